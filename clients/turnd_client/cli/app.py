@@ -1,0 +1,107 @@
+"""What all commands share: the group, how one runs, how one fails."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import getpass
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any, Concatenate, ParamSpec
+
+import click
+
+from turnd_client.client import Client
+from turnd_client.connect import connect_or_start
+from turnd_client.errors import ClientError
+
+_Parameters = ParamSpec("_Parameters")
+
+
+class Failed(click.ClickException):
+    """A command that failed or was refused: exit code 1, the message on stderr."""
+
+    exit_code = 1
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"error: {self.message}", err=True)
+
+
+class Misused(Failed):
+    """A command that does not say enough, or names what there is not: exit code 2."""
+
+    exit_code = 2
+
+
+class Caller:
+    """Who runs a command, and where."""
+
+    def __init__(self, command: str, environment: Mapping[str, str]) -> None:
+        self.environment = environment
+        # What a client says of itself: enough to tell the windows of one user apart.
+        self.name = f"turn {command} ({_user()}, pid {os.getpid()})"
+
+    def say(self, text: str) -> None:
+        """Tells the person something that is not the command's output."""
+        click.echo(f"turn: {text}", err=True)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """A connection to the daemon, which is started where none runs."""
+        async with await connect_or_start(self.environment, self.name, self.say) as client:
+            yield client
+
+
+def command(
+    body: Callable[Concatenate[Caller, _Parameters], Coroutine[Any, Any, int]],
+) -> Callable[_Parameters, None]:
+    """Makes a click callback of a coroutine that gives an exit code."""
+
+    @functools.wraps(body)
+    def callback(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> None:
+        caller = Caller(body.__name__, dict(os.environ))
+        try:
+            code = asyncio.run(body(caller, *args, **kwargs))
+        except ClientError as error:
+            raise Failed(str(error)) from error
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            sys.exit(130)
+        sys.exit(code)
+
+    return callback
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object on each line.")
+
+
+def print_json(value: Mapping[str, object]) -> None:
+    """One object on one line."""
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A uid without a name, as in many containers.
+        return f"uid {os.getuid()}"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("turnd"), prog_name="turn")
+def turn() -> None:
+    """Run AI agent sessions that a local daemon owns.
+
+    \b
+    turn run "fix the failing test"     a new session in this directory
+    turn ls                             what sessions there are
+    turn attach ID                      follow one, and answer its requests
+    turn demo                           see all of it on a sample project
+
+    ID is the id of a session, or as much of its beginning as no other id has. A daemon is started where none
+    runs. TURND_HOME=DIR keeps configuration, state and socket under DIR.
+    """

@@ -1,0 +1,203 @@
+"""run: a new session for one prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import click
+import grpc
+
+from turnd.v1 import common_pb2, sessions_pb2
+from turnd_client.cli.app import Caller, Misused, command, json_option, print_json
+from turnd_client.cli.following import Output, output
+from turnd_client.cli.sessions import read_text
+from turnd_client.client import Client
+from turnd_client.errors import ClientError, Refused
+from turnd_client.follow import follow
+from turnd_client.outcome import ExitCode, Outcome
+from turnd_client.shapes import reason_text
+from turnd_client.units import NotAQuantity, parse_count, parse_duration_ms, parse_usd, usd_text
+
+_REPLAY = "replay:"
+
+
+class _Quantity(click.ParamType[int]):
+    """An amount that is 0 or more; anything else is a usage error (BOUND-13)."""
+
+    def __init__(self, name: str, parse: Callable[[str], int]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return self._parse(str(value))
+        except NotAQuantity as wrong:
+            self.fail(str(wrong), param, ctx)
+
+
+@click.command()
+@click.argument("prompt")
+@click.option("--model", default="", help="Instead of the profile's, e.g. replay:FILE.")
+@click.option("--profile", default="", help="A profile of the configuration.")
+@click.option("--title", default="", help="For lists.")
+@click.option(
+    "--max-cost", type=_Quantity("USD", parse_usd), help="Spend of the session; 0 allows a last answer only."
+)
+@click.option("--max-turns", type=_Quantity("N", parse_count), help="Steps in the session.")
+@click.option(
+    "--max-time", type=_Quantity("TIME", parse_duration_ms), help="Of work, not of waiting: 90, 90s, 5m, 2h."
+)
+@click.option(
+    "--plan", is_flag=True, help="Read and think only: tools that change something are not offered."
+)
+@click.option(
+    "--unattended", is_flag=True, help="Nobody is there: what would ask is denied. Exits 3 if it was."
+)
+@click.option("--keep", is_flag=True, help="Leave the session open for more.")
+@json_option
+@command
+async def run(
+    caller: Caller,
+    prompt: str,
+    model: str,
+    profile: str,
+    title: str,
+    max_cost: int | None,
+    max_turns: int | None,
+    max_time: int | None,
+    plan: bool,
+    unattended: bool,
+    keep: bool,
+    as_json: bool,
+) -> int:
+    """Run PROMPT in a new session in this directory (`-` reads it from stdin).
+
+    Streams the answer and asks for approvals on the terminal; without one, and without --unattended, it waits
+    for other clients to answer. Ctrl-C cancels the turn and waits for its end; a second one leaves at once.
+
+    \b
+    Exit codes, the first that applies:
+      130 cancelled    2 usage    4 a limit    3 blocked, or denied for want of an answer
+      1 error or interrupted      0 completed
+    """
+    text = read_text(prompt)
+    bounds = common_pb2.Bounds(max_turns=max_turns, max_cost_nano_usd=max_cost, max_wall_clock_ms=max_time)
+    async with caller.client() as client:
+        try:
+            session = await client.create_session(
+                str(Path.cwd()),
+                profile=profile,
+                model=_absolute(model),
+                title=title,
+                bounds=bounds,
+                environment=caller.environment,
+                unattended=unattended,
+                plan_mode=plan,
+            )
+        except Refused as refused:
+            if refused.code is grpc.StatusCode.INVALID_ARGUMENT:
+                raise Misused(str(refused)) from refused
+            raise
+        run_ = _Run(caller, client, session, keep=keep)
+        async with output(caller, client, as_json=as_json, asks=not unattended) as out:
+            outcome = await run_.to_the_end(text, out)
+        shown = (await client.get_session(session.id)).session
+    if as_json:
+        print_json(outcome.result(shown))
+    else:
+        _summary(caller, outcome, shown)
+    return outcome.exit_code()
+
+
+class _Run:
+    """One prompt in one session, until its Turn has ended and the session is closed."""
+
+    def __init__(self, caller: Caller, client: Client, session: sessions_pb2.Session, *, keep: bool) -> None:
+        self._caller = caller
+        self._client = client
+        self._session = session.id
+        self._keep = keep
+        self._interrupts = 0
+        self._helpers: set[asyncio.Task[None]] = set()
+
+    async def to_the_end(self, text: str, out: Output) -> Outcome:
+        """Sends the prompt, shows every event, and gives what became of the Turn."""
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        loop.add_signal_handler(signal.SIGINT, self._interrupt, task)
+        outcome = Outcome()
+        closing = False
+        try:
+            async for update in follow(self._client, self._session, lost=lambda e: self._caller.say(str(e))):
+                for event in update.events:
+                    out.event(event)
+                    outcome.advance(event)
+                if not outcome.message_id and update.caught_up:
+                    # Attached first, so that this client is there when the first request is delivered.
+                    out.live()
+                    outcome.message_id = (await self._client.send_message(self._session, text)).message_id
+                elif outcome.ended and (self._keep or outcome.session_ended or outcome.is_paused):
+                    return outcome
+                elif outcome.ended and not closing:
+                    closing = True
+                    self._help(self._close())
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+            for helper in self._helpers:
+                helper.cancel()
+        raise AssertionError("following a session has no end")
+
+    def _interrupt(self, task: asyncio.Task[object]) -> None:
+        self._interrupts += 1
+        if self._interrupts == 1:
+            self._caller.say(
+                "cancelling the turn, and waiting for what it started; Ctrl-C again leaves at once"
+            )
+            self._help(self._cancel())
+        else:
+            self._caller.say(f"left; the session goes on: `turn attach {self._session}`")
+            task.cancel()
+
+    def _help(self, work: Coroutine[Any, Any, None]) -> None:
+        helper = asyncio.ensure_future(work)
+        self._helpers.add(helper)
+        helper.add_done_callback(self._helpers.discard)
+
+    async def _cancel(self) -> None:
+        try:
+            await self._client.cancel(self._session)
+        except ClientError as error:
+            self._caller.say(str(error))
+
+    async def _close(self) -> None:
+        try:
+            await self._client.close_session(self._session)
+        except Refused as refused:
+            self._caller.say(f"the session was not closed: {refused}")
+
+
+def _absolute(model: str) -> str:
+    # The daemon has another working directory.
+    if model.startswith(_REPLAY):
+        return _REPLAY + str(Path(model.removeprefix(_REPLAY)).absolute())
+    return model
+
+
+def _summary(caller: Caller, outcome: Outcome, session: sessions_pb2.Session) -> None:
+    reason = reason_text(outcome.reason)
+    cause = f" ({outcome.cause})" if outcome.cause else ""
+    caller.say(
+        f"{reason}{cause}: {session.steps} steps, {usd_text(session.cost_nano_usd)}; "
+        f"`turn log {session.id}` has every event"
+    )
+    for denied in outcome.denied.values():
+        caller.say(
+            f"denied, because nobody was there: {denied['provider']}.{denied['tool']}: {denied['reason']}"
+        )
+    if outcome.exit_code() is ExitCode.LIMIT and outcome.is_paused:
+        caller.say("paused: it goes on when it gets a new allowance")

@@ -1,0 +1,174 @@
+"""ls, show, send, cancel, close: sessions as a whole."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from turnd.v1 import common_pb2, sessions_pb2
+from turnd_client.cli.app import Caller, Misused, command, json_option, print_json
+from turnd_client.screen import Screen
+from turnd_client.shapes import reason_text, session_json, shown_json, status_text
+from turnd_client.text import one_line, visible
+from turnd_client.units import duration_text, usd_text
+
+_STATUSES = [
+    status_text(value)
+    for value in common_pb2.SessionStatus.values()
+    if value != common_pb2.SESSION_STATUS_UNSPECIFIED
+]
+
+
+@click.command()
+@click.option("--here", is_flag=True, help="Only sessions of this directory.")
+@click.option("--children", is_flag=True, help="Sub-agents' sessions too.")
+@click.option(
+    "--status", "statuses", type=click.Choice(_STATUSES), multiple=True, help="Only these; repeatable."
+)
+@json_option
+@command
+async def ls(caller: Caller, here: bool, children: bool, statuses: tuple[str, ...], as_json: bool) -> int:
+    """List sessions, newest first."""
+    wanted = [common_pb2.SessionStatus.Value(f"SESSION_STATUS_{status.upper()}") for status in statuses]
+    cwd = str(Path.cwd()) if here else ""
+    async with caller.client() as client:
+        async for session in client.list_sessions(statuses=wanted, cwd=cwd, include_children=children):
+            if as_json:
+                print_json(session_json(session))
+            else:
+                click.echo(_row(session))
+    return 0
+
+
+def _row(session: sessions_pb2.Session) -> str:
+    waiting = f"  {len(session.open_requests)} waiting" if session.open_requests else ""
+    created = session.created.ToDatetime(tzinfo=UTC).astimezone().strftime("%Y-%m-%d %H:%M")
+    title = f"  {one_line(session.title, 60)}" if session.title else ""
+    return (
+        f"{session.id}  {created}  {status_text(session.status):<9}  {usd_text(session.cost_nano_usd):>9}"
+        f"  {visible(session.cwd)}{title}{waiting}"
+    )
+
+
+@click.command()
+@click.argument("session", metavar="ID")
+@json_option
+@command
+async def show(caller: Caller, session: str, as_json: bool) -> int:
+    """Show one session: status, bounds and what is left of them, open requests, queue."""
+    async with caller.client() as client:
+        shown = await client.get_session(session)
+    if as_json:
+        print_json(shown_json(shown))
+        return 0
+    screen = Screen(sys.stdout)
+    for name, value in _rows(shown):
+        screen.line(f"{name:<12} {value}")
+    for message in shown.session.queued:
+        text = " ".join(block.text.text for block in message.blocks)
+        screen.line(f"{'queued':<12} {message.message_id} {one_line(text, 80)}")
+    for request in shown.session.open_requests:
+        screen.open_request(request)
+    return 0
+
+
+def _rows(shown: sessions_pb2.GetSessionResponse) -> list[tuple[str, str]]:
+    session = shown.session
+    started = datetime.fromtimestamp(session.created.seconds, UTC).astimezone()
+    status = status_text(session.status)
+    if shown.HasField("open_turn"):
+        status += f", in turn {shown.open_turn}"
+        status += f", step {shown.open_step}" if shown.HasField("open_step") else ""
+    elif session.last_reason:
+        status += f", last turn {reason_text(session.last_reason)}"
+    rows = [
+        ("id", session.id),
+        ("status", status),
+        ("title", visible(session.title)),
+        ("directory", visible(session.cwd)),
+        ("model", f"{visible(session.model)} (profile {visible(session.profile)})"),
+        ("created", started.strftime("%Y-%m-%d %H:%M:%S")),
+        ("parent", session.parent),
+        ("turns", f"{session.turns}, {session.steps} steps, {session.last_seq} events"),
+        ("cost", usd_text(session.cost_nano_usd)),
+        ("bounds", _bounds(shown)),
+        ("sandbox", visible(shown.sandbox)),
+        ("unenforced", visible("; ".join(shown.unenforced))),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _bounds(shown: sessions_pb2.GetSessionResponse) -> str:
+    bounds, left = shown.bounds, shown.left
+    parts: list[str] = []
+    if bounds.HasField("max_turns"):
+        parts.append(f"{bounds.max_turns} steps ({left.turns} left)")
+    if bounds.HasField("max_cost_nano_usd"):
+        parts.append(f"{usd_text(bounds.max_cost_nano_usd)} ({usd_text(left.cost_nano_usd)} left)")
+    if bounds.HasField("max_wall_clock_ms"):
+        rest = duration_text(left.wall_clock_ms)
+        parts.append(f"{duration_text(bounds.max_wall_clock_ms)} of work ({rest} left)")
+    return ", ".join(parts) or "none"
+
+
+@click.command()
+@click.argument("session", metavar="ID")
+@click.argument("text")
+@click.option(
+    "--now", is_flag=True, help="For the next step of the turn that runs, not for a turn of its own."
+)
+@json_option
+@command
+async def send(caller: Caller, session: str, text: str, now: bool, as_json: bool) -> int:
+    """Queue a message for the session (`-` reads it from stdin)."""
+    text = read_text(text)
+    async with caller.client() as client:
+        sent = await client.send_message(session, text, now=now)
+    if as_json:
+        print_json({"message_id": sent.message_id, "seq": sent.seq})
+    else:
+        click.echo(f"queued as {sent.message_id}")
+    return 0
+
+
+@click.command()
+@click.argument("session", metavar="ID")
+@click.option("--keep-queue", is_flag=True, help="Leave messages in the queue for the next turn.")
+@json_option
+@command
+async def cancel(caller: Caller, session: str, keep_queue: bool, as_json: bool) -> int:
+    """Cancel the turn that runs, and wait until everything it started has ended."""
+    async with caller.client() as client:
+        number = await client.cancel(session, keep_queue=keep_queue)
+    if as_json:
+        print_json({"turn": number})
+    else:
+        click.echo(f"turn {number} cancelled")
+    return 0
+
+
+@click.command()
+@click.argument("session", metavar="ID")
+@json_option
+@command
+async def close(caller: Caller, session: str, as_json: bool) -> int:
+    """End a session; a turn that runs is cancelled first."""
+    async with caller.client() as client:
+        closed = await client.close_session(session)
+    if as_json:
+        print_json(session_json(closed))
+    else:
+        click.echo(f"{closed.id} {status_text(closed.status)}")
+    return 0
+
+
+def read_text(text: str) -> str:
+    """The text of an argument, or stdin where it is `-`. Raises Misused where there is none."""
+    if text == "-":
+        text = sys.stdin.buffer.read().decode("utf-8", "replace")
+    if not text.strip():
+        raise Misused("the text is empty: give it as an argument, or on stdin with `-`")
+    return text

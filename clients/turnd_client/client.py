@@ -1,0 +1,308 @@
+"""One connection to the daemon, with a typed method for each call."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
+from types import TracebackType
+from typing import Self, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from turnd.v1 import common_pb2, daemon_pb2, daemon_pb2_grpc, event_pb2, sessions_pb2, sessions_pb2_grpc
+from turnd_client.endpoint import Endpoint
+from turnd_client.errors import from_rpc
+from turnd_client.wire import CHANNEL_OPTIONS, PROTOCOL
+
+_Request = TypeVar("_Request", bound=Message)
+_Response = TypeVar("_Response", bound=Message)
+_Metadata = tuple[tuple[str, str], ...]
+
+CALL_TIMEOUT_S = 30.0
+"""Deadline of a call that the daemon answers from what it has."""
+
+SETTLE_TIMEOUT_S = 120.0
+"""Deadline of a call that is answered when everything which runs has been ended."""
+
+STREAM_TIMEOUT_S = 3600.0
+"""Deadline of a stream that ends by itself: an export, a file that is verified."""
+
+
+def new_request_id() -> str:
+    """An id for one command: the same id sent again does nothing twice (RPC-04)."""
+    return secrets.token_hex(16)
+
+
+class Client:
+    """Speaks to one daemon. Made, used and closed in one event loop (G07).
+
+    `name` is what this client calls itself in decisions and cancellations. Every method raises Refused,
+    ConnectionLost or CallTimedOut.
+    """
+
+    def __init__(self, endpoint: Endpoint, name: str) -> None:
+        self.name = name
+        self._endpoint = endpoint
+        self._token = endpoint.token()
+        self._channel = grpc.aio.insecure_channel(endpoint.target, options=CHANNEL_OPTIONS)
+        self._sessions = sessions_pb2_grpc.SessionsStub(self._channel)
+        self._daemon = daemon_pb2_grpc.DaemonStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the connection and every stream on it."""
+        await self._channel.close()
+
+    # --- the daemon ---------------------------------------------------------------------------------------
+
+    async def status(self, timeout_s: float = CALL_TIMEOUT_S) -> daemon_pb2.StatusResponse:
+        """The handshake: who answers, where, and in which state."""
+        request = daemon_pb2.StatusRequest(version=version("turnd"), protocol=PROTOCOL)
+        return await self._call(self._daemon.Status, request, timeout_s)
+
+    async def drain(self, grace_ms: int | None = None) -> daemon_pb2.DrainResponse:
+        """Asks the daemon to stop after what runs was settled; answers at once."""
+        return await self._call(
+            self._daemon.Drain, daemon_pb2.DrainRequest(grace_ms=grace_ms), CALL_TIMEOUT_S
+        )
+
+    # --- sessions -----------------------------------------------------------------------------------------
+
+    async def create_session(
+        self,
+        cwd: str,
+        *,
+        profile: str = "",
+        model: str = "",
+        title: str = "",
+        bounds: common_pb2.Bounds | None = None,
+        environment: Mapping[str, str] | None = None,
+        unattended: bool = False,
+        plan_mode: bool = False,
+        request_id: str = "",
+    ) -> sessions_pb2.Session:
+        """A new session in an absolute directory; what is left empty is the profile's."""
+        request = sessions_pb2.CreateSessionRequest(
+            request_id=request_id or new_request_id(),
+            client=self.name,
+            cwd=cwd,
+            profile=profile,
+            model=model,
+            title=title,
+            bounds=bounds,
+            environment=dict(environment or {}),
+            unattended=unattended,
+            plan_mode=plan_mode,
+        )
+        return (await self._call(self._sessions.CreateSession, request, CALL_TIMEOUT_S)).session
+
+    async def list_sessions(
+        self,
+        *,
+        statuses: Sequence[common_pb2.SessionStatus.ValueType] = (),
+        cwd: str = "",
+        parent: str = "",
+        include_children: bool = False,
+    ) -> AsyncGenerator[sessions_pb2.Session, None]:
+        """All sessions that pass the filters, newest first, page by page."""
+        page_token = ""
+        while True:
+            request = sessions_pb2.ListSessionsRequest(
+                statuses=statuses,
+                cwd=cwd,
+                parent=parent,
+                include_children=include_children,
+                page_token=page_token,
+            )
+            page = await self._call(self._sessions.ListSessions, request, CALL_TIMEOUT_S)
+            for session in page.sessions:
+                yield session
+            page_token = page.next_page_token
+            if not page_token:
+                return
+
+    async def get_session(self, session: str) -> sessions_pb2.GetSessionResponse:
+        """A session by its id or an unambiguous prefix."""
+        request = sessions_pb2.GetSessionRequest(session=session)
+        return await self._call(self._sessions.GetSession, request, CALL_TIMEOUT_S)
+
+    async def send_message(
+        self,
+        session: str,
+        text: str,
+        *,
+        now: bool = False,
+        plan_mode: bool = False,
+        request_id: str = "",
+    ) -> sessions_pb2.SendMessageResponse:
+        """Queues a message for the next Turn, or with `now` for the next Step of the one that runs."""
+        request = sessions_pb2.SendMessageRequest(
+            request_id=request_id or new_request_id(),
+            client=self.name,
+            session=session,
+            blocks=[common_pb2.ContentBlock(text=common_pb2.TextBlock(text=text))],
+            delivery=common_pb2.DELIVERY_NEXT_STEP if now else common_pb2.DELIVERY_NEXT_TURN,
+            plan_mode=plan_mode,
+        )
+        return await self._call(self._sessions.SendMessage, request, CALL_TIMEOUT_S)
+
+    async def clear_queue(self, session: str, message_ids: Sequence[str] = ()) -> list[str]:
+        """Takes waiting messages out of the queue (without ids: all); gives the ids of those taken."""
+        request = sessions_pb2.ClearQueueRequest(
+            request_id=new_request_id(), client=self.name, session=session, message_ids=message_ids
+        )
+        return list((await self._call(self._sessions.ClearQueue, request, CALL_TIMEOUT_S)).message_ids)
+
+    async def decide(
+        self,
+        session: str,
+        approval: str,
+        *,
+        approve: bool,
+        scope: common_pb2.ApprovalScope.ValueType = common_pb2.APPROVAL_SCOPE_ONCE,
+        corrected_input: bytes = b"",
+        reason: str = "",
+        grant: common_pb2.GrantRule | None = None,
+        request_id: str = "",
+    ) -> event_pb2.ApprovalDecided:
+        """Answers an approval. A late decision is Refused with who decided and when (GATE-07)."""
+        request = sessions_pb2.DecideRequest(
+            request_id=request_id or new_request_id(),
+            client=self.name,
+            session=session,
+            approval=approval,
+            approve=approve,
+            scope=scope,
+            corrected_input=corrected_input,
+            reason=reason,
+            grant=grant,
+        )
+        return (await self._call(self._sessions.Decide, request, CALL_TIMEOUT_S)).decided
+
+    async def answer(self, session: str, question: str, output: bytes) -> event_pb2.InteractiveAnswered:
+        """Answers a question with JSON that fits its schema."""
+        request = sessions_pb2.AnswerRequest(
+            request_id=new_request_id(), client=self.name, session=session, question=question, output=output
+        )
+        return (await self._call(self._sessions.Answer, request, CALL_TIMEOUT_S)).answered
+
+    async def cancel(self, session: str, *, keep_queue: bool = False) -> int:
+        """Cancels the Turn that is open and gives its number."""
+        request = sessions_pb2.CancelRequest(
+            request_id=new_request_id(), client=self.name, session=session, keep_queue=keep_queue
+        )
+        return int((await self._call(self._sessions.Cancel, request, SETTLE_TIMEOUT_S)).turn)
+
+    async def close_session(self, session: str) -> sessions_pb2.Session:
+        """Ends a session; one that runs is cancelled first."""
+        request = sessions_pb2.CloseSessionRequest(
+            request_id=new_request_id(), client=self.name, session=session
+        )
+        return (await self._call(self._sessions.CloseSession, request, SETTLE_TIMEOUT_S)).session
+
+    # --- streams ------------------------------------------------------------------------------------------
+
+    def attach(self, session: str, after_seq: int = 0) -> AsyncGenerator[sessions_pb2.AttachResponse, None]:
+        """The stream of one session, as it comes; `follow.follow` adds reconnecting."""
+        cursor = sessions_pb2.SessionCursor(session=session, after_seq=after_seq)
+        # No deadline: the stream has no end, and its silence is judged by the heartbeats.
+        return self._stream(
+            self._sessions.Attach, sessions_pb2.AttachRequest(client=self.name, session=cursor), None
+        )
+
+    def attach_all(self, after_position: int = 0) -> AsyncGenerator[sessions_pb2.AttachResponse, None]:
+        """The stream of all sessions."""
+        cursor = sessions_pb2.AllCursor(after_position=after_position)
+        return self._stream(
+            self._sessions.Attach, sessions_pb2.AttachRequest(client=self.name, all=cursor), None
+        )
+
+    async def export(self, session: str) -> AsyncGenerator[bytes, None]:
+        """The session as JSON Lines, in parts that end with a newline."""
+        request = sessions_pb2.ExportRequest(session=session)
+        async for part in self._stream(self._sessions.Export, request, STREAM_TIMEOUT_S):
+            yield part.lines
+
+    async def read_output(
+        self, session: str, call_id: str, *, offset: int = 0, limit: int = 0
+    ) -> AsyncGenerator[bytes, None]:
+        """The spooled output of a call, from an offset on; `limit` in bytes, 0 for all."""
+        request = sessions_pb2.ReadOutputRequest(session=session, call_id=call_id, offset=offset, limit=limit)
+        async for part in self._stream(self._sessions.ReadOutput, request, STREAM_TIMEOUT_S):
+            yield part.data
+
+    async def verify_session(self, session: str) -> sessions_pb2.VerifyResponse:
+        """Checks a stored log against every rule."""
+        return await self._verify([sessions_pb2.VerifyRequest(session=session)])
+
+    async def verify_lines(self, parts: Iterable[bytes]) -> sessions_pb2.VerifyResponse:
+        """Checks a log in JSON Lines, given in parts of any size below the message limit."""
+        return await self._verify(sessions_pb2.VerifyRequest(lines=part) for part in parts)
+
+    async def _verify(self, requests: Iterable[sessions_pb2.VerifyRequest]) -> sessions_pb2.VerifyResponse:
+        async def attempt(metadata: _Metadata) -> sessions_pb2.VerifyResponse:
+            return await self._sessions.Verify(iter(requests), timeout=STREAM_TIMEOUT_S, metadata=metadata)
+
+        # A stream of parts can be read once only, so a token that has changed is found out before.
+        await self.status()
+        return await self._with_token(attempt)
+
+    # --- how a call is made -------------------------------------------------------------------------------
+
+    async def _call(
+        self,
+        method: Callable[..., Awaitable[_Response]],
+        request: Message,
+        timeout_s: float,
+    ) -> _Response:
+        async def attempt(metadata: _Metadata) -> _Response:
+            return await method(request, timeout=timeout_s, metadata=metadata)
+
+        return await self._with_token(attempt)
+
+    async def _with_token(self, attempt: Callable[[_Metadata], Awaitable[_Response]]) -> _Response:
+        try:
+            return await attempt(self._metadata())
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNAUTHENTICATED or not self._token_changed():
+                raise from_rpc(error) from error
+        try:
+            return await attempt(self._metadata())
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error) from error
+
+    async def _stream(
+        self,
+        method: Callable[..., grpc.aio.UnaryStreamCall[_Request, _Response]],
+        request: _Request,
+        timeout_s: float | None,
+    ) -> AsyncGenerator[_Response, None]:
+        while True:
+            call = method(request, timeout=timeout_s, metadata=self._metadata())
+            try:
+                async for response in call:
+                    yield response
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAUTHENTICATED and self._token_changed():
+                    continue
+                raise from_rpc(error) from error
+            finally:
+                call.cancel()
+            return
+
+    def _metadata(self) -> _Metadata:
+        return (("authorization", f"Bearer {self._token}"),)
+
+    def _token_changed(self) -> bool:
+        # A daemon that was started anew has a token of its own.
+        before, self._token = self._token, self._endpoint.token()
+        return self._token != before

@@ -1,0 +1,123 @@
+"""The JSON shapes of clients.md that are not events: sessions, bounds, the daemon's status, verdicts on logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from turnd.v1 import common_pb2, daemon_pb2, sessions_pb2
+from turnd.v1.jsonform import message_to_json
+from turnd_client.units import usd
+
+Json = dict[str, object]
+
+
+def status_text(status: common_pb2.SessionStatus.ValueType) -> str:
+    """As in the documents: `error_max_turns`."""
+    return common_pb2.SessionStatus.Name(status).removeprefix("SESSION_STATUS_").lower()
+
+
+def reason_text(reason: common_pb2.TurnEndReason.ValueType) -> str:
+    """As in the documents: `max-tokens`."""
+    return common_pb2.TurnEndReason.Name(reason).removeprefix("TURN_END_REASON_").lower().replace("_", "-")
+
+
+def session_json(session: sessions_pb2.Session) -> Json:
+    """One session, as `turn ls --json` prints it."""
+    return {
+        "id": session.id,
+        "status": status_text(session.status),
+        "title": session.title,
+        "cwd": session.cwd,
+        "profile": session.profile,
+        "model": session.model,
+        "parent": session.parent or None,
+        "depth": session.depth,
+        "turns": session.turns,
+        "steps": session.steps,
+        "cost_usd": usd(session.cost_nano_usd),
+        "tokens": {
+            field.name: getattr(session.tokens, field.name) for field in session.tokens.DESCRIPTOR.fields
+        },
+        "created": session.created.ToDatetime().isoformat(timespec="microseconds") + "Z",
+        "last_seq": session.last_seq,
+        "last_reason": reason_text(session.last_reason) if session.last_reason else None,
+        "unattended": session.unattended,
+        "plan_mode": session.plan_mode,
+        "open_requests": [message_to_json(request) for request in session.open_requests],
+        "queued": [message_to_json(message) for message in session.queued],
+    }
+
+
+def shown_json(shown: sessions_pb2.GetSessionResponse) -> Json:
+    """One session whole, as `turn show --json` prints it. A bound that is not set is null, and so is its rest."""
+    bounds, left = shown.bounds, shown.left
+    mode = common_pb2.LimitMode.Name(bounds.limit_mode or common_pb2.LIMIT_MODE_HARD)
+    return {
+        **session_json(shown.session),
+        "bounds": {
+            "max_turns": bounds.max_turns if bounds.HasField("max_turns") else None,
+            "max_cost_usd": usd(bounds.max_cost_nano_usd) if bounds.HasField("max_cost_nano_usd") else None,
+            "max_wall_clock_s": _seconds(bounds.max_wall_clock_ms)
+            if bounds.HasField("max_wall_clock_ms")
+            else None,
+            "limit_mode": mode.removeprefix("LIMIT_MODE_").lower(),
+        },
+        "left": {
+            "max_turns": left.turns if left.HasField("turns") else None,
+            "max_cost_usd": usd(left.cost_nano_usd) if left.HasField("cost_nano_usd") else None,
+            "max_wall_clock_s": _seconds(left.wall_clock_ms) if left.HasField("wall_clock_ms") else None,
+        },
+        "next_turn": shown.next_turn,
+        "next_step": shown.next_step,
+        "open_turn": shown.open_turn if shown.HasField("open_turn") else None,
+        "open_step": shown.open_step if shown.HasField("open_step") else None,
+        "as_of_seq": shown.as_of_seq,
+        "environment": dict(sorted(shown.environment.items())),
+        "sandbox": shown.sandbox,
+        "unenforced": list(shown.unenforced),
+    }
+
+
+def daemon_json(status: daemon_pb2.StatusResponse) -> Json:
+    """The daemon, as `turn status --json` prints it."""
+    return {
+        "version": status.version,
+        "protocol": status.protocol,
+        "pid": status.pid,
+        "socket": status.socket,
+        "sessions": status.sessions,
+        "running": status.running,
+        "started": status.started.ToDatetime().isoformat(timespec="microseconds") + "Z",
+        "state_dir": status.state_dir,
+        "sandbox": status.sandbox,
+        "unenforced": list(status.unenforced),
+        "draining": status.draining,
+        "problems": list(status.problems),
+    }
+
+
+def verdict_json(verdict: sessions_pb2.VerifyResponse) -> Json:
+    """What `turn log verify --json` prints."""
+    return {
+        "ok": not verdict.faults,
+        "events": verdict.events,
+        "sessions": list(verdict.sessions),
+        "open": verdict.open,
+        "faults": _faults(verdict.faults),
+    }
+
+
+def _faults(faults: Sequence[sessions_pb2.LogFault]) -> list[Json]:
+    return [
+        {
+            "line": fault.line or None,
+            "session": fault.session or None,
+            "seq": fault.seq or None,
+            "message": fault.message,
+        }
+        for fault in faults
+    ]
+
+
+def _seconds(milliseconds: int) -> float:
+    return milliseconds / 1000

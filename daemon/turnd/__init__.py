@@ -1,0 +1,1 @@
+"""turnd: a daemon that owns AI agent sessions on a workstation."""

@@ -1,0 +1,117 @@
+"""What commands need of the log and of the spool as a whole, with refusals for what is not there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from turnd.ports import UnknownSession
+from turnd.sessions.refusal import invalid, not_found
+from turnd.store.catalogue import AmbiguousSession, BadPageToken
+from turnd.store.log import EventLog
+from turnd.store.transfer import Report, Verifier, export_lines, verify_stored
+from turnd.tools.spool import NoSpool, Spool
+from turnd.v1 import sessions_pb2
+
+OUTPUT_PART_BYTES = 256 * 1024
+
+
+class LogArchive:
+    """Ids by prefix, lists, export and verify over the stored log."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+
+    async def count(self) -> int:
+        """All sessions."""
+        return await self._log.catalogue.count()
+
+    async def resolve(self, prefix: str) -> str:
+        """The id that a unique prefix stands for. Raises CommandRefused."""
+        try:
+            return await self._log.resolve(prefix)
+        except UnknownSession as unknown:
+            raise not_found("turnd.v1.Session", prefix, str(unknown)) from None
+        except AmbiguousSession as ambiguous:
+            raise invalid("session", str(ambiguous)) from None
+
+    async def list_(
+        self, request: sessions_pb2.ListSessionsRequest, page_size: int
+    ) -> sessions_pb2.ListSessionsResponse:
+        """One page of sessions, newest first. Raises CommandRefused for a token that no list gave out."""
+        try:
+            page = await self._log.catalogue.sessions(
+                statuses=request.statuses,
+                cwd=request.cwd,
+                parent=request.parent,
+                include_children=request.include_children,
+                page_size=page_size,
+                page_token=request.page_token,
+            )
+        except BadPageToken as bad:
+            raise invalid("page_token", str(bad)) from None
+        return sessions_pb2.ListSessionsResponse(sessions=page.sessions, next_page_token=page.next_page_token)
+
+    async def export(self, session: str) -> AsyncGenerator[bytes, None]:
+        """The session's log as JSON Lines, in parts of whole lines."""
+        async for lines in export_lines(self._log, session):
+            yield lines
+
+    async def verify(
+        self, requests: AsyncIterator[sessions_pb2.VerifyRequest]
+    ) -> sessions_pb2.VerifyResponse:
+        """Checks a stored session, or the bytes of a file, by the same rules. Raises CommandRefused."""
+        verifier = Verifier()
+        async for request in requests:
+            match request.WhichOneof("part"):
+                case "session":
+                    session = await self.resolve(request.session)
+                    return _verified(await verify_stored(self._log, session))
+                case "lines":
+                    await asyncio.to_thread(verifier.feed, request.lines)
+                case None:
+                    raise invalid("part", "expected a session or lines, found neither")
+        return _verified(verifier.finish())
+
+
+class SpoolOutputs:
+    """Reads spools part by part, so that no part passes the message limit."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+
+    async def read(
+        self, request: sessions_pb2.ReadOutputRequest
+    ) -> AsyncGenerator[sessions_pb2.ReadOutputResponse, None]:
+        """What was kept of a call's output, from an offset on. Raises CommandRefused where nothing was."""
+        offset = request.offset
+        end = offset + request.limit if request.limit else None
+        while end is None or offset < end:
+            wanted = OUTPUT_PART_BYTES if end is None else min(OUTPUT_PART_BYTES, end - offset)
+            try:
+                page = await asyncio.to_thread(
+                    self._spool.read, request.session, request.call_id, offset, wanted
+                )
+            except NoSpool as missing:
+                raise not_found("turnd.v1.Output", request.call_id, str(missing)) from None
+            yield sessions_pb2.ReadOutputResponse(
+                data=page.data,
+                offset=page.offset,
+                spooled_bytes=page.spooled_bytes,
+                total_bytes=page.total_bytes,
+            )
+            offset = page.offset + len(page.data)
+            if not page.data or offset >= page.spooled_bytes:
+                return
+
+
+def _verified(report: Report) -> sessions_pb2.VerifyResponse:
+    return sessions_pb2.VerifyResponse(
+        events=report.events,
+        sessions=report.sessions,
+        faults=[
+            sessions_pb2.LogFault(line=f.line, session=f.session, seq=f.seq, message=f.message)
+            for f in report.faults
+        ],
+        open=report.open,
+    )

@@ -1,0 +1,132 @@
+"""From the configuration to what the parts take: a pure mapping, and what this version does not act on yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from turnd.config import Config, ConfigError
+from turnd.config.models import ModelServer, Pricing
+from turnd.config.policy import PolicyRule
+from turnd.config.secrets import Secret
+from turnd.loop.settings import LoopSettings
+from turnd.models.endpoint import CompatibleEndpoint
+from turnd.models.keys import EnvironmentKey, FileKey
+from turnd.ports import Price
+from turnd.rules import policy
+from turnd.rules.backoff import RetryPolicy
+from turnd.v1 import common_pb2 as common
+from turnd.v1.jsonform import enum_text
+
+
+def refuse_unsupported(config: Config) -> None:
+    """A section that would be ignored is an error: a veto that nobody asks allows everything. Raises ConfigError."""
+    problems = []
+    if config.hooks:
+        problems.append("hooks: this version runs no external hooks; remove [[hooks]]")
+    if config.providers:
+        names = ", ".join(sorted(config.providers))
+        problems.append(f"providers: this version starts no other providers than its own; remove {names}")
+    if problems:
+        raise ConfigError(problems)
+
+
+def loop_settings(config: Config, jitter: Callable[[], float]) -> LoopSettings:
+    """Limits and policy of the loop. Raises ConfigError for rules that this version cannot evaluate."""
+    limits = config.limits
+    return LoopSettings(
+        policy=_policy(config.policy),
+        retry=RetryPolicy(
+            base_delay_ms=limits.retry.base_delay_ms,
+            backoff_factor=limits.retry.backoff_factor,
+            max_retries=limits.retry.max_retries,
+        ),
+        jitter=jitter,
+        tool_timeout_s=limits.tool_timeout_s,
+        approval_timeout_s=limits.approval_timeout_s,
+        calls_in_flight=limits.calls_in_flight,
+        max_consecutive_denials=limits.max_consecutive_denials,
+        retries_per_session=limits.retry.per_session,
+        context_share=limits.context_share,
+    )
+
+
+def profiles(config: Config) -> tuple[str, Mapping[str, common.ProfileSnapshot]]:
+    """The default profile's name, and every profile as sessions record it."""
+    return config.default_profile, {name: profile.snapshot(name) for name, profile in config.profiles.items()}
+
+
+def endpoints(config: Config) -> list[CompatibleEndpoint]:
+    """The model servers that this version can talk to. Raises ConfigError for the others."""
+    made, problems = [], []
+    for name, server in config.models.items():
+        if server.kind != "openai-compatible":
+            problems.append(
+                f"models.{name}.kind: this version talks to openai-compatible servers, not {server.kind}"
+            )
+        elif server.api_key is not None and server.api_key.keyring is not None:
+            problems.append(f"models.{name}.api_key: this version reads env and file, not the keyring")
+        else:
+            made.append(_endpoint(name, server))
+    if problems:
+        raise ConfigError(problems)
+    return made
+
+
+def _endpoint(name: str, server: ModelServer) -> CompatibleEndpoint:
+    endpoint = CompatibleEndpoint(
+        name=name,
+        base_url=server.base_url or "",
+        pricing=_price(server.pricing),
+        api_key=_key_source(server.api_key),
+        max_output_tokens=server.max_output_tokens,
+        tool_use=server.tool_use,
+        parallel_tool_calls=server.parallel_tool_calls,
+        vision=server.vision,
+    )
+    if server.context_window is None:
+        return endpoint
+    return replace(endpoint, context_window=server.context_window)
+
+
+def _key_source(secret: Secret | None) -> EnvironmentKey | FileKey | None:
+    if secret is None:
+        return None
+    return EnvironmentKey(secret.env) if secret.env else FileKey(Path(secret.file or "").expanduser())
+
+
+def _price(pricing: Pricing | None) -> Price | None:
+    if pricing is None:
+        return None
+    if pricing.free:
+        return Price(input=0, output=0, cache_read=0, cache_write=0, free=True)
+    assert pricing.input is not None, "checked when it was read"
+    assert pricing.output is not None, "checked when it was read"
+    return Price(
+        input=pricing.input,
+        output=pricing.output,
+        cache_read=pricing.input if pricing.cache_read is None else pricing.cache_read,
+        cache_write=pricing.input if pricing.cache_write is None else pricing.cache_write,
+    )
+
+
+def _policy(rules: tuple[PolicyRule, ...]) -> policy.Policy:
+    try:
+        return policy.Policy([_rule(rule) for rule in rules])
+    except policy.PolicyError as wrong:
+        raise ConfigError([str(wrong)]) from wrong
+
+
+def _rule(rule: PolicyRule) -> policy.PolicyRule:
+    match = {
+        "tool": list(rule.match.tool),
+        "provider": list(rule.match.provider),
+        "risk": [enum_text(common.Risk, risk) for risk in rule.match.risk],
+        "kind": [enum_text(common.ToolKind, kind) for kind in rule.match.kind],
+        "command": list(rule.match.command),
+        "path": list(rule.match.path),
+        "host": list(rule.match.host),
+    }
+    named = {key: values for key, values in match.items() if values}
+    return policy.parse_rule(rule.name, str(rule.origin), named, enum_text(common.PolicyAction, rule.action))

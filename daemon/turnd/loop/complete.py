@@ -1,0 +1,350 @@
+"""Lines 3 and 4 of a Step: the model streams, and the stream becomes one canonical message.
+
+A failed attempt is retried within its Step (LOOP-08); what it had streamed stays in the log only. Each attempt
+that was begun is paid for, so each has its usage event (BOUND-05), estimated where the stream was cut (BOUND-14).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from turnd.loop.context import Request, compact_json
+from turnd.loop.run import LimitFired, Run, StepFailed
+from turnd.ports import (
+    ModelFailure,
+    RedactedThinking,
+    Stop,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ThinkingSignature,
+    ToolCallDelta,
+    ToolCallDone,
+    ToolCallStart,
+    UsageReport,
+)
+from turnd.rules import canon, estimate, price
+from turnd.rules.assemble import AssembledCall, AssembledMessage, Assembler
+from turnd.v1 import common_pb2 as common
+from turnd.v1 import event_pb2
+from turnd.v1.jsonform import enum_text
+
+COALESCE_S = 0.05
+"""Deltas of this span become one assistant/chunk; a kill loses no more streamed text than this."""
+COALESCE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What the model said, as it is in the log."""
+
+    message: event_pb2.AssistantMessage
+    calls: tuple[event_pb2.ToolCall, ...]
+    truncated: bool
+    """The output limit cut it: no call of it may run (MODEL-13)."""
+
+
+async def complete(run: Run, request: Request, *, final: bool) -> Completion:
+    """Streams the completion, retries what may be retried, and logs message and calls in one transaction.
+
+    Raises StepFailed where the model cannot be had, LimitFired where a bound fired before a retry. Cancelled, it
+    first logs what had arrived, marked partial and without its calls (LOOP-07).
+    """
+    _refuse_unpriced(run)
+    await run.append(_agent_request(request))
+    attempt, empties = 1, 0
+    while True:
+        received = await _receive(run, request, attempt)
+        if isinstance(received, AssembledMessage):
+            if not received.empty:
+                return await _log_message(run, request, received, attempt)
+            empties += 1
+            received = common.ModelError(
+                category=common.MODEL_ERROR_CATEGORY_EMPTY_ANSWER,
+                message=f"the model answered nothing, {empties} times in this step",
+            )
+        delay_ms = None if final else _retry_delay_ms(run, received, attempt, empties)
+        if delay_ms is None:
+            raise StepFailed(_error_stop(run, received))
+        await run.append(event_pb2.AgentRetry(attempt=attempt, error=received, delay_ms=delay_ms))
+        await run.world.clock.sleep(delay_ms / 1000)
+        if reached := run.limits_reached():
+            raise LimitFired(reached)
+        attempt += 1
+
+
+async def _receive(run: Run, request: Request, attempt: int) -> AssembledMessage | common.ModelError:
+    """One attempt: the message, or how it failed."""
+    streaming = _Attempt(run, request, attempt)
+    try:
+        with run.meter.active(), run.world.trace.span("turnd.model", {"turnd.attempt": attempt}) as span:
+            assembled = await streaming.receive()
+            span.set({"turnd.stop_reason": enum_text(common.StopReason, assembled.stop_reason)})
+            return assembled
+    except ModelFailure as failed:
+        return failed.error
+    except asyncio.CancelledError:
+        await streaming.settle_cancelled()
+        raise
+
+
+class _Attempt:
+    """One attempt at the request: its buffers belong to it alone (MODEL-05)."""
+
+    def __init__(self, run: Run, request: Request, attempt: int) -> None:
+        self._run = run
+        self._request = request
+        self._attempt = attempt
+        # The mutable state: what has arrived, what of it is not in the log yet.
+        self._assembler = Assembler()
+        self._pending: list[event_pb2.Delta] = []
+        self._pending_bytes = 0
+        self._received_bytes = 0
+        self._tokens: common.TokenCounts | None = None
+        self._began = False
+        self._booked = False
+
+    async def receive(self) -> AssembledMessage:
+        """Streams to the end. Raises ModelFailure; whatever happens, usage and chunks are logged."""
+        number = self._run.view.requests_made.get(self._request.request.purpose, 1) - 1
+        stream = self._run.model.stream(replace(self._request.request, number=number))
+        try:
+            await self._pump(stream)
+        except ModelFailure:
+            await self._flush()
+            if self._began:
+                await self._book_usage()
+            raise
+        await self._flush()
+        await self._book_usage()
+        return self._assembler.message()
+
+    async def settle_cancelled(self) -> None:
+        """After a cancel: the rest of the text, the usage so far, and what had arrived as a partial message."""
+        await self._flush()
+        await self._book_usage()
+        partial = self._assembler.partial()
+        if partial.blocks:
+            await self._run.append(
+                event_pb2.AssistantMessage(
+                    blocks=partial.blocks,
+                    stop_reason=common.STOP_REASON_CANCELLED,
+                    model=self._run.model.spec.id,
+                    attempt=self._attempt,
+                    partial=True,
+                )
+            )
+
+    async def _pump(self, stream: AsyncIterator[StreamEvent]) -> None:
+        upcoming: asyncio.Future[StreamEvent] | None = None
+        idle_s = self._run.settings.stream_idle_s
+        try:
+            while True:
+                if upcoming is None:
+                    upcoming = asyncio.ensure_future(anext(stream))
+                wait_s = COALESCE_S if self._pending else idle_s
+                done, _ = await asyncio.wait({upcoming}, timeout=wait_s)
+                if not done:
+                    if not self._pending:
+                        raise _broken(f"the stream was silent for {idle_s:g} s")
+                    await self._flush()
+                    continue
+                try:
+                    received = upcoming.result()
+                except StopAsyncIteration:
+                    raise _broken("the stream ended without saying that it was complete") from None
+                finally:
+                    upcoming = None
+                self._began = True
+                if self._take(received):
+                    return
+                if self._pending_bytes >= COALESCE_BYTES:
+                    await self._flush()
+        finally:
+            if upcoming is not None:
+                upcoming.cancel()
+                await asyncio.wait({upcoming})
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
+
+    def _take(self, received: StreamEvent) -> bool:
+        """Feeds one event to the assembler; true if it was the last."""
+        assembler = self._assembler
+        match received:
+            case TextDelta(text):
+                self._delta(assembler.text(text), text)
+            case ThinkingDelta(text):
+                self._delta(assembler.thinking(text), text)
+            case ThinkingSignature(signature):
+                assembler.signature(signature)
+            case RedactedThinking(data):
+                assembler.redacted(data)
+            case ToolCallStart(key, vendor_call_id, wire_name):
+                self._delta(assembler.tool_start(key, vendor_call_id, wire_name), wire_name)
+            case ToolCallDelta(key, arguments):
+                self._delta(assembler.tool_arguments(key, arguments), arguments)
+            case ToolCallDone(key):
+                assembler.tool_done(key)
+            case UsageReport(tokens):
+                self._tokens = tokens
+            case Stop(reason, vendor_reason):
+                assembler.stop(reason, vendor_reason)
+                return True
+        return False
+
+    def _delta(self, delta: event_pb2.Delta | None, text: str) -> None:
+        size = len(text)
+        self._received_bytes += size
+        if delta is not None:
+            self._pending.append(delta)
+            self._pending_bytes += size
+
+    async def _flush(self) -> None:
+        if not self._pending:
+            return
+        deltas, self._pending, self._pending_bytes = self._pending, [], 0
+        await self._run.append(event_pb2.AssistantChunk(attempt=self._attempt, deltas=merged(deltas)))
+
+    async def _book_usage(self) -> None:
+        """Books what the attempt cost; an estimate where the vendor's counts never came (BOUND-14)."""
+        if self._booked:
+            return
+        self._booked = True
+        run, estimated = self._run, self._tokens is None
+        tokens = self._tokens or common.TokenCounts(
+            input_tokens=self._request.estimated_tokens,
+            output_tokens=estimate.tokens_of_bytes(self._received_bytes),
+        )
+        known = run.model.price(run.world.clock.now_us(), tokens)
+        await run.append(
+            event_pb2.Usage(
+                purpose=self._request.request.purpose,
+                attempt=self._attempt,
+                model=run.model.spec.id,
+                tokens=tokens,
+                cost_nano_usd=0 if known is None else price.cost(known, tokens),
+                free=known is not None and known.free,
+                estimated=estimated,
+                unpriced=known is None,
+                weighted_tokens=price.weighted_tokens(tokens),
+            )
+        )
+
+
+async def _log_message(run: Run, request: Request, assembled: AssembledMessage, attempt: int) -> Completion:
+    """Commits the message and its calls together."""
+    calls: list[event_pb2.ToolCall] = []
+
+    def identify(called: AssembledCall) -> tuple[str, str, str]:
+        provider, tool = request.names.resolve(called.wire_name) or ("", called.wire_name)
+        calls.append(_tool_call(run, called, provider, tool, len(calls)))
+        return calls[-1].call_id, provider, tool
+
+    message = event_pb2.AssistantMessage(
+        blocks=assembled.bound(identify),
+        stop_reason=assembled.stop_reason,
+        model=run.model.spec.id,
+        attempt=attempt,
+        vendor_stop_reason=assembled.vendor_stop_reason,
+    )
+    await run.append(message, *calls)
+    return Completion(message, tuple(calls), assembled.at_output_limit)
+
+
+def _tool_call(run: Run, called: AssembledCall, provider: str, tool: str, index: int) -> event_pb2.ToolCall:
+    found = run.tools.find(provider, tool)
+    return event_pb2.ToolCall(
+        call_id=run.world.ids.call(),
+        provider=provider,
+        tool=tool,
+        kind=common.TOOL_KIND_UNSPECIFIED if found is None else found.spec.kind,
+        risk=common.RISK_UNSPECIFIED if found is None else found.spec.risk,
+        input=called.input,
+        vendor_call_id=called.vendor_call_id,
+        raw_arguments=called.raw_arguments,
+        index=index,
+    )
+
+
+def _agent_request(request: Request) -> event_pb2.AgentRequest:
+    made = request.request
+    parameters = compact_json(made.parameters) if made.parameters else b""
+    return event_pb2.AgentRequest(
+        purpose=made.purpose,
+        model=request.model,
+        parameters=parameters,
+        tools=request.offered,
+        tools_withheld=made.tools_withheld,
+        estimated_tokens=request.estimated_tokens,
+        messages=len(made.messages),
+        digest=canon.request_digest(
+            request.model,
+            made.system,
+            ((m.role, m.blocks) for m in made.messages),
+            ((t.wire_name, t.description, t.input_schema) for t in made.tools),
+            made.tools_withheld,
+            parameters,
+        ),
+        whole=request.whole,
+    )
+
+
+def merged(deltas: list[event_pb2.Delta]) -> list[event_pb2.Delta]:
+    """Neighbouring deltas of one block and kind as one; the order stays."""
+    out: list[event_pb2.Delta] = []
+    for delta in deltas:
+        kind = delta.WhichOneof("delta")
+        last = out[-1] if out else None
+        if last is None or last.index != delta.index or last.WhichOneof("delta") != kind:
+            copy = event_pb2.Delta()
+            copy.CopyFrom(delta)
+            out.append(copy)
+        elif kind == "text":
+            last.text += delta.text
+        elif kind == "thinking":
+            last.thinking += delta.thinking
+        else:
+            last.tool_call.arguments += delta.tool_call.arguments
+    return out
+
+
+def _retry_delay_ms(run: Run, error: common.ModelError, attempt: int, empties: int) -> int | None:
+    """How long to wait before the next attempt; None where there is none."""
+    if run.view.retries >= run.settings.retries_per_session:
+        return None
+    if error.category == common.MODEL_ERROR_CATEGORY_EMPTY_ANSWER:
+        return 0 if empties <= run.settings.empty_answers else None
+    return run.settings.retry.delay(attempt, error, run.settings.jitter, rest_ms=run.wall_clock_left_ms())
+
+
+def _refuse_unpriced(run: Run) -> None:
+    """An unknown price under a cost bound ends the Step before anything is spent (BOUND-08)."""
+    if not run.view.bounds.HasField("max_cost_nano_usd"):
+        return
+    if run.model.price(run.world.clock.now_us(), common.TokenCounts()) is None:
+        raise StepFailed(
+            event_pb2.ErrorStop(
+                source="model",
+                category="unpriced",
+                message=f"no price is known for {run.model.spec.id}, and the session has max_cost_usd: "
+                "configure pricing for the model, or leave the bound out",
+            )
+        )
+
+
+def _error_stop(run: Run, error: common.ModelError) -> event_pb2.ErrorStop:
+    code = f" ({error.vendor_code})" if error.vendor_code else ""
+    return event_pb2.ErrorStop(
+        source="model",
+        category=enum_text(common.ModelErrorCategory, error.category),
+        message=f"{run.model.spec.id}: {error.message}{code}",
+    )
+
+
+def _broken(message: str) -> ModelFailure:
+    return ModelFailure(
+        common.ModelError(category=common.MODEL_ERROR_CATEGORY_STREAM_BROKEN, message=message)
+    )

@@ -1,0 +1,137 @@
+"""Runs calls side by side as far as what their tools declare allows (SCHED-01 to SCHED-06).
+
+Each call is a task of its own that waits for the earlier calls it conflicts with, then for a free place under the
+ceiling, and then runs. It only ever waits for earlier calls and holds nothing while it waits, so no two calls can
+wait for each other (SCHED-10, SCHED-11).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from turnd.loop.calls import Call, conclude, invocation
+from turnd.loop.run import Run
+from turnd.ports import ToolFailure, ToolOutcome
+from turnd.rules import schedule
+from turnd.v1 import common_pb2 as common
+from turnd.v1 import event_pb2
+
+TRIES = 3
+"""How often one call may be dispatched: once, and again after a conflict or a retryable error."""
+
+
+class Lane:
+    """Where one call waits for the earlier ones it conflicts with, and for a free place under the ceiling."""
+
+    def __init__(self, earlier: Sequence[asyncio.Event], places: asyncio.Semaphore) -> None:
+        self._earlier = earlier
+        self._places = places
+        self.ended = asyncio.Event()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The call may run inside. Nothing is held outside, so a call that waits for a person holds nothing."""
+        for ended in self._earlier:
+            await ended.wait()
+        async with self._places:
+            yield
+
+
+async def run_side_by_side(
+    run: Run, calls: Sequence[Call], work: Callable[[Call, Lane], Awaitable[None]]
+) -> None:
+    """Does `work` for every call, which dispatches inside its lane's `running`. Raises what the work raises."""
+    places = asyncio.Semaphore(run.settings.calls_in_flight)
+    lanes: list[Lane] = []
+    for earlier in _order(run, calls):
+        lanes.append(Lane([lanes[i].ended for i in earlier], places))
+
+    async def one(call: Call, lane: Lane) -> None:
+        try:
+            await work(call, lane)
+        finally:
+            lane.ended.set()
+
+    async with asyncio.TaskGroup() as group:
+        for call, lane in zip(calls, lanes, strict=True):
+            group.create_task(one(call, lane))
+
+
+async def run_data_source(run: Run, call: Call, lane: Lane) -> None:
+    """Runs one read to its result, again where its failure may be tried again (TOOL-09)."""
+    started_at = run.world.clock.monotonic()
+    while True:
+        async with lane.running():
+            outcome = await dispatch(run, call, ())
+        if not isinstance(outcome, ToolFailure) or not may_repeat(call, outcome):
+            break
+        await log_retry(run, call, outcome)
+    await conclude(run, call, outcome, started_at=started_at)
+
+
+async def dispatch(
+    run: Run, call: Call, preconditions: tuple[common.Precondition, ...]
+) -> ToolOutcome | ToolFailure:
+    """Commits to the attempt, then runs it: nothing runs that the log does not say was started (LOG-21)."""
+    call.attempts += 1
+    await run.append(
+        event_pb2.ToolStarted(
+            call_id=call.id, attempt=call.attempts, input=call.input, preconditions=preconditions
+        )
+    )
+    attributes: dict[str, str | int | float | bool] = {
+        "gen_ai.tool.name": call.spec.name,
+        "turnd.provider": call.event.provider,
+        "gen_ai.tool.call.id": call.id,
+        "turnd.attempt": call.attempts,
+    }
+    with run.meter.active(), run.world.trace.span("turnd.tool", attributes) as span:
+        outcome = await run.tools.invoke(invocation(run, call, preconditions, span.traceparent))
+        span.set({"turnd.is_error": isinstance(outcome, ToolFailure) or outcome.is_error})
+    return outcome
+
+
+def may_repeat(call: Call, failure: ToolFailure) -> bool:
+    """A conflict had no effect; any other failure is repeated only where the provider and the tool allow it."""
+    if call.attempts >= TRIES:
+        return False
+    if failure.category == common.TOOL_ERROR_CATEGORY_CONCURRENCY_CONFLICT:
+        return True
+    repeatable = call.spec.kind == common.TOOL_KIND_DATA_SOURCE or call.spec.idempotent
+    return failure.retryable and repeatable
+
+
+async def log_retry(run: Run, call: Call, failure: ToolFailure) -> None:
+    """Closes an attempt that had no effect."""
+    await run.append(
+        event_pb2.ToolRetry(
+            call_id=call.id,
+            attempt=call.attempts,
+            category=failure.category,
+            message=failure.message,
+        )
+    )
+
+
+def _order(run: Run, calls: Sequence[Call]) -> Sequence[Iterable[int]]:
+    """For each call the earlier ones it waits for; all of them for a model that takes one call at a time."""
+    if not run.model.spec.parallel_tool_calls:
+        return [range(index) for index in range(len(calls))]
+    return schedule.blockers([_claim(run, call) for call in calls])
+
+
+def _claim(run: Run, call: Call) -> schedule.Claim:
+    cwd = run.view.cwd
+
+    def canonical(path: str) -> str:
+        return os.path.realpath(Path(cwd, path))
+
+    assert call.tool is not None, f"call {call.id} has no tool"
+    provider = call.tool.provider
+    return schedule.claim(
+        call.spec, provider=provider, instance=provider, data=call.input, canonical_path=canonical
+    )

@@ -1,0 +1,42 @@
+"""How a Step ended, as far as the Turn must know; how a Turn ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from turnd.loop.breakers import Tripped
+from turnd.v1 import common_pb2 as common
+from turnd.v1 import event_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """The model asked for tools and has their results now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """A bound or the doom loop fired; the first hit gives the session its status."""
+
+    reached: tuple[common.LimitHit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The Turn ends, for this reason."""
+
+    reason: common.TurnEndReason.ValueType
+    limit: common.LimitHit | None = None
+    error: event_pb2.ErrorStop | None = field(default=None)
+
+
+COMPLETED = Ending(common.TURN_END_REASON_COMPLETED)
+
+StepOutcome = NextStep | Limited | Tripped | Ending
+
+
+def failed(stop: event_pb2.ErrorStop) -> Ending:
+    """The ending of a Turn whose Step failed; a sandbox that cannot be made is a safety gate."""
+    blocked = stop.source in ("sandbox", "denials", "crashes")
+    reason = common.TURN_END_REASON_BLOCKED if blocked else common.TURN_END_REASON_ERROR
+    return Ending(reason, error=stop)

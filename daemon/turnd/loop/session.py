@@ -1,0 +1,200 @@
+"""A live session: one task that takes queued messages and runs their Turns, one after another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+from google.protobuf.message import Message as Payload
+
+from turnd.loop.breakers import Breakers
+from turnd.loop.meter import Meter
+from turnd.loop.run import Run, StepFailed
+from turnd.loop.settings import LoopSettings
+from turnd.loop.settle import end_session, session_payload, settle_failed_turn, stop_for_cancel
+from turnd.loop.turn import run_turn
+from turnd.ports import LogFailed, SandboxUnavailable, ToolSession, ToolSet, UnknownModel, World
+from turnd.rules.doom import DoomLoop
+from turnd.rules.history import History
+from turnd.v1 import common_pb2 as common
+from turnd.v1 import event_pb2, sessions_pb2
+
+log = structlog.get_logger(__name__)
+
+HELD_AFTER = frozenset(
+    (common.TURN_END_REASON_INTERRUPTED, common.TURN_END_REASON_ERROR, common.TURN_END_REASON_BLOCKED)
+)
+"""After these the queue waits for a person (LOOP-10)."""
+
+LOG_RETRY_S = 1.0
+"""How often the end of a Turn is tried again while the log takes nothing (LOG-14)."""
+
+
+class LiveSession:
+    """Owns the Turns of one session.
+
+    The mutable state is: the runner task while there is work, the open Turn's task, and the working set, which is
+    made when the first Turn begins. Commands write into the log and poke; nothing else reaches into a session.
+    """
+
+    def __init__(self, world: World, settings: Callable[[], LoopSettings], session: str) -> None:
+        self._world = world
+        self._settings = settings
+        self.session = session
+        self._runner: asyncio.Task[None] | None = None
+        self._turn: asyncio.Task[None] | None = None
+        self._run: Run | None = None
+        self._tools: ToolSet | None = None
+        self._opened = asyncio.Event()
+        self._stopped = False
+
+    @property
+    def busy(self) -> bool:
+        """Turns are running, or about to."""
+        return self._runner is not None and not self._runner.done()
+
+    def poke(self) -> None:
+        """A person sent something: the queue may run."""
+        if not self.busy and not self._stopped:
+            self._runner = asyncio.create_task(self._run_queue(), name=f"session {self.session}")
+
+    async def idle(self) -> None:
+        """Waits until no Turn is open and none is about to start; no time-out, a Turn may take as long as it does."""
+        while self.busy:
+            assert self._runner is not None
+            await asyncio.wait({self._runner})
+
+    async def last_turn(self) -> None:
+        """Lets the open Turn end by itself, and no other start."""
+        self._stopped = True
+        await self.idle()
+
+    async def cancel(self, cause: common.CancelCause.ValueType, client: str) -> bool:
+        """Stops the open Turn and waits until it is closed (LOOP-07). False where none is open."""
+        turn = self._turn
+        if turn is None or turn.done():
+            return False
+        # A Turn that is just being opened cannot be stopped before it is in the log; opening takes one commit.
+        await self._opened.wait()
+        if await stop_for_cancel(self._world, self.session, cause, client):
+            turn.cancel()
+        await asyncio.wait({turn})
+        return True
+
+    async def stop(self) -> None:
+        """The daemon drains: the open Turn is interrupted, no other starts, tools are let go."""
+        self._stopped = True
+        await self.cancel(common.CANCEL_CAUSE_SHUTDOWN, "")
+        await self.idle()
+        await self._close_tools()
+
+    async def end(self, status: common.SessionStatus.ValueType) -> None:
+        """Ends the session outside of a Turn, after its session-end hook (LOOP-06)."""
+        await end_session(self._world, self.session, status)
+        await self._close_tools()
+        self._run = None
+
+    async def _run_queue(self) -> None:
+        """Turns for what is queued, until the queue is empty or must wait for a person."""
+        while not self._stopped:
+            view = self._world.log.view(self.session)
+            if not view.queue or self._world.log.state(self.session).ended:
+                return
+            self._opened.clear()
+            self._turn = asyncio.create_task(self._one_turn(view.queue[0]), name=f"turn of {self.session}")
+            await asyncio.wait({self._turn})
+            if not self._turn.cancelled() and (fault := self._turn.exception()) is not None:
+                log.error("a turn could not be closed", session=self.session, exc_info=fault)
+                return
+            if self._world.log.state(self.session).ended:
+                await self._close_tools()
+                self._run = None
+                return
+            if self._world.log.view(self.session).last_reason in HELD_AFTER:
+                return
+
+    async def _one_turn(self, message: sessions_pb2.QueuedMessage) -> None:
+        run = self._run
+        try:
+            if run is None:
+                run = self._run = await self._make_run()
+            await run_turn(run, message, self._prepare)
+        except LogFailed as failure:
+            await self._settle_when_the_log_takes_it(failure)
+        finally:
+            self._opened.set()
+
+    async def _make_run(self) -> Run:
+        """The working set: history and counters are carried forward from here on, event by event."""
+        history = History()
+        async for page in self._world.log.read(self.session):
+            for event in page:
+                history.advance(event)
+        settings = self._settings()
+        return Run(
+            world=self._world,
+            session=self.session,
+            settings=settings,
+            history=history,
+            breakers=Breakers(settings.max_consecutive_denials),
+            doom=DoomLoop(),
+            meter=Meter(self._world.clock),
+        )
+
+    async def _prepare(self, run: Run) -> None:
+        """Before the first Step of a Turn: model and tools are there, session-start has fired once (LOOP-06)."""
+        self._opened.set()
+        view = run.view
+        try:
+            model = self._world.models.open(view.profile.model)
+        except UnknownModel as unknown:
+            raise StepFailed(
+                event_pb2.ErrorStop(source="model", category="unknown_model", message=str(unknown))
+            ) from unknown
+        if self._tools is None:
+            self._tools = await self._open_tools(run)
+        run.equip(model, self._tools)
+        if view.steps_in_opening == 0:
+            await run.dispatch(common.HOOK_POINT_SESSION_START, lambda: session_payload(view))
+
+    async def _open_tools(self, run: Run) -> ToolSet:
+        async def emit(payload: Payload) -> None:
+            await run.append(payload)
+
+        view = run.view
+        session = ToolSession(
+            session=self.session,
+            root=view.parent or self.session,
+            cwd=view.cwd,
+            workspace=view.workspace,
+            environment=dict(view.environment),
+            tools=tuple(view.profile.tools),
+            unattended=view.unattended,
+        )
+        try:
+            return await self._world.tools.open(session, emit)
+        except SandboxUnavailable as unavailable:
+            raise StepFailed(
+                event_pb2.ErrorStop(source="sandbox", category="unavailable", message=str(unavailable))
+            ) from unavailable
+
+    async def _settle_when_the_log_takes_it(self, failure: LogFailed) -> None:
+        log.error(
+            "the log takes no events; the turn ends when it does again",
+            session=self.session,
+            error=str(failure),
+        )
+        while not self._stopped:
+            await self._world.clock.sleep(LOG_RETRY_S)
+            try:
+                await settle_failed_turn(self._world, self.session, failure)
+                self._run = None
+                return
+            except LogFailed:
+                continue
+
+    async def _close_tools(self) -> None:
+        tools, self._tools = self._tools, None
+        if tools is not None:
+            await tools.close()

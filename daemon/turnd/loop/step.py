@@ -1,0 +1,291 @@
+"""One Step: the RunTurn algorithm, line by line (LOOP-01).
+
+The eighteen lines stand in `run_step` in their order; each is a function of its own name, and nothing else happens
+between them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from turnd.loop.apply import apply_plan
+from turnd.loop.breakers import Tripped
+from turnd.loop.calls import Call, StepCalls, refuse
+from turnd.loop.complete import Completion, complete
+from turnd.loop.context import assemble_context, prepare_request
+from turnd.loop.execute import run_data_source, run_side_by_side
+from turnd.loop.gate import Plan, build_plan, decide_plan, precheck
+from turnd.loop.meter import Meter
+from turnd.loop.outcome import COMPLETED, Ending, Limited, NextStep, StepOutcome, failed
+from turnd.loop.questions import ask_in_turn
+from turnd.loop.run import LimitFired, Run, StepFailed
+from turnd.loop.settle import close_open_step
+from turnd.ports import Span
+from turnd.rules import canon
+from turnd.rules.doom import polls
+from turnd.rules.plan import vetoed
+from turnd.v1 import common_pb2 as common
+from turnd.v1 import event_pb2
+from turnd.v1.jsonform import message_to_json
+
+
+async def run_step(run: Run) -> StepOutcome:
+    """One model completion and the calls it asks for. Ends with the Step closed in the log, however it ends."""
+    with run.world.trace.span("turnd.step") as span:
+        await _open(run, span)
+        try:
+            messages = await assemble_context(run)  # 1
+            request = await prepare_request(run, messages, final=False)  # 2
+            said = await complete(run, request, final=False)  # 3, 4
+            await post_model_response(run, said)  # 5
+            if not said.calls:  # 6
+                return await done_check(run, said, span)
+            if said.truncated or not may_run(said):
+                return await cut_short(run, said)
+            calls = await pre_tool_calls(run, said)  # 7
+            await split_by_kind(run, calls, span)  # 8
+            await run_data_sources(run, calls, span)  # 9
+            await run_questions(run, calls, span)  # 9b
+            plan = await build_plan(run, calls.resource)  # 10
+            span.event("turnd.plan", {"items": len(plan.calls)})
+            await decide_plan(run, plan)  # 11
+            await apply_plan(run, plan)  # 12
+            await post_tool_calls(run, calls)  # 13
+            await post_apply(run, plan)  # 14
+            await into_history(run, span)  # 15
+            if terminated(calls):
+                return COMPLETED
+            looping = check_doom_loop(run, calls, span)  # 16
+            limited = check_bounds(run, calls, looping, span)  # 17
+            span.event("turnd.next", {"outcome": type(limited).__name__ if limited else "next"})
+            return limited or NextStep()  # 18
+        except StepFailed as failure:
+            await close_open_step(run)
+            return failed(failure.stop)
+        except LimitFired as fired:
+            await close_open_step(run)
+            return Limited(fired.reached)
+
+
+async def run_final_step(run: Run) -> Ending:
+    """The one Step after a bound or breaker: tools withheld, no call runs, no bound is checked (BOUND-02)."""
+    with run.world.trace.span("turnd.step", {"turnd.final": True}) as span:
+        await _open(run, span)
+        try:
+            messages = await assemble_context(run)
+            request = await prepare_request(run, messages, final=True)
+            said = await complete(run, request, final=True)
+            await post_model_response(run, said)
+            for call in _calls(run, said).all:
+                await refuse(
+                    run,
+                    call,
+                    common.TOOL_ERROR_CATEGORY_NOT_STARTED,
+                    "not started: no tools are offered in the final step",
+                )
+            await into_history(run, span)
+            return COMPLETED
+        except StepFailed as failure:
+            await close_open_step(run)
+            return failed(failure.stop)
+
+
+async def _open(run: Run, span: Span) -> None:
+    state = run.state
+    assert state.open_turn is not None, "a Step opens inside a Turn"
+    run.meter = Meter(run.world.clock)
+    await run.append(event_pb2.StepStart(turn=state.open_turn, step=state.next_step))
+    span.set({"turnd.session": run.session, "turnd.turn": state.open_turn, "turnd.step": state.next_step})
+
+
+async def post_model_response(run: Run, said: Completion) -> None:
+    """Line 5."""
+    await run.dispatch(
+        common.HOOK_POINT_POST_MODEL_RESPONSE,
+        lambda: {
+            "message": message_to_json(said.message),
+            "model": run.model.spec.id,
+            "usage": message_to_json(run.state.step_tokens.counts()),
+            "cost_nano_usd": run.view.cost_nano_usd,
+        },
+    )
+
+
+async def done_check(run: Run, said: Completion, span: Span) -> StepOutcome:
+    """Line 6: an answer without calls ends the Turn, unless a steering message waits (LOOP-02)."""
+    await into_history(run, span)
+    if said.truncated:
+        return Ending(common.TURN_END_REASON_MAX_TOKENS)
+    if said.message.stop_reason == common.STOP_REASON_CONTENT_FILTERED:
+        return failed(_filtered(run, said))
+    steered = any(m.delivery == common.DELIVERY_NEXT_STEP for m in run.view.queue)
+    span.event("turnd.done_check", {"done": not steered})
+    return NextStep() if steered else COMPLETED
+
+
+def may_run(said: Completion) -> bool:
+    """Calls run only where the vendor says that it stopped to have them run."""
+    return said.message.stop_reason in (
+        common.STOP_REASON_TOOL_USE,
+        common.STOP_REASON_END_TURN,
+        common.STOP_REASON_STOP_SEQUENCE,
+    )
+
+
+async def cut_short(run: Run, said: Completion) -> Ending:
+    """Calls of a message that was cut are never run (MODEL-13); each gets a result that says why (LOOP-12)."""
+    for call in _calls(run, said).all:
+        await refuse(
+            run,
+            call,
+            common.TOOL_ERROR_CATEGORY_TRUNCATED
+            if said.truncated
+            else common.TOOL_ERROR_CATEGORY_NOT_STARTED,
+            "truncated: the answer was cut off at the output limit, so the call did not run"
+            if said.truncated
+            else "not started: the model stopped for another reason than to have its tools run",
+        )
+    await close_open_step(run)
+    if said.truncated:
+        return Ending(common.TURN_END_REASON_MAX_TOKENS)
+    return failed(_filtered(run, said))
+
+
+def _filtered(run: Run, said: Completion) -> event_pb2.ErrorStop:
+    return event_pb2.ErrorStop(
+        source="model",
+        category="content_filtered"
+        if said.message.stop_reason == common.STOP_REASON_CONTENT_FILTERED
+        else "unknown",
+        message=f"{run.model.spec.id} stopped: {said.message.vendor_stop_reason or 'no reason given'}",
+    )
+
+
+async def pre_tool_calls(run: Run, said: Completion) -> StepCalls:
+    """Line 7: the hook for each call in declaration order; a veto denies that call."""
+    calls = _calls(run, said)
+    for call in calls.all:
+        dispatched = await run.dispatch(common.HOOK_POINT_PRE_TOOL_CALL, partial(_call_payload, call.event))
+        call.veto = next((vetoed(veto) for veto in dispatched.vetoes), None)
+    return calls
+
+
+async def split_by_kind(run: Run, calls: StepCalls, span: Span) -> None:
+    """Line 8: the groups; what is no call of a known tool gets its error result here (LOOP-13)."""
+    for call in calls.all:
+        wrong = _invalid(run, call)
+        if wrong is not None:
+            await refuse(run, call, *wrong)
+        elif call.spec.kind == common.TOOL_KIND_DATA_SOURCE:
+            calls.data_source.append(call)
+        elif call.spec.kind == common.TOOL_KIND_INTERACTIVE:
+            calls.interactive.append(call)
+        else:
+            calls.resource.append(call)
+    span.event(
+        "turnd.split",
+        {
+            "data_source": len(calls.data_source),
+            "interactive": len(calls.interactive),
+            "resource": len(calls.resource),
+        },
+    )
+
+
+async def run_data_sources(run: Run, calls: StepCalls, span: Span) -> None:
+    """Line 9: reads that policy allows run at once, side by side."""
+    allowed = await precheck(run, calls.data_source)
+    span.event("turnd.precheck", {"kind": "data_source", "allowed": len(allowed)})
+    await run_side_by_side(run, allowed, lambda call, lane: run_data_source(run, call, lane))
+
+
+async def run_questions(run: Run, calls: StepCalls, span: Span) -> None:
+    """Line 9b: questions that policy allows, one after another."""
+    allowed = await precheck(run, calls.interactive)
+    span.event("turnd.precheck", {"kind": "interactive", "allowed": len(allowed)})
+    await ask_in_turn(run, allowed)
+
+
+async def post_tool_calls(run: Run, calls: StepCalls) -> None:
+    """Line 13: the hook for each call and its result, in declaration order."""
+    for call, result in calls.results:
+        await run.dispatch(
+            common.HOOK_POINT_POST_TOOL_CALL, partial(_call_payload, call.event, result=result)
+        )
+
+
+async def post_apply(run: Run, plan: Plan) -> None:
+    """Line 14: the hook with the plan as it went; it fires with an empty plan too."""
+    await run.dispatch(
+        common.HOOK_POINT_POST_APPLY,
+        lambda: {"items": [message_to_json(item) for item in plan.items.values()]},
+    )
+
+
+async def into_history(run: Run, span: Span) -> None:
+    """Line 15: the Step closes; its message and results are history, results in declaration order (LOOP-05)."""
+    await close_open_step(run)
+    span.event("turnd.history", {"seq": run.state.seq})
+
+
+def terminated(calls: StepCalls) -> bool:
+    """A tool that ends the Turn ran and succeeded (LOOP-03)."""
+    return any(
+        call.tool is not None and call.spec.terminates_turn and not result.is_error
+        for call, result in calls.results
+    )
+
+
+def check_doom_loop(run: Run, calls: StepCalls, span: Span) -> bool:
+    """Line 16: true where the same call was made too often in a row (BOUND-09)."""
+    for call in calls.all:
+        if call.event.kind == common.TOOL_KIND_INTERACTIVE:
+            continue
+        run.doom = run.doom.seen(
+            canon.call_hash(
+                call.event.provider, call.event.tool, call.input or call.event.raw_arguments.encode()
+            ),
+            call.raw_result,
+            polling=polls(run.view.profile.doom_loop, call.event.provider, call.event.tool),
+        )
+    fired = run.doom.fired(run.view.profile.doom_loop.threshold) is not None
+    span.event("turnd.doom_loop", {"fired": fired})
+    return fired
+
+
+def check_bounds(run: Run, calls: StepCalls, looping: bool, span: Span) -> Limited | Tripped | None:
+    """Line 17: the bounds, then the denial and crash breakers."""
+    reached = run.limits_reached()
+    assert bool(reached) or not looping, "a fired doom loop is among the limits"
+    tripped = run.breakers.observe([(call.event.provider, result) for call, result in calls.results])
+    span.event("turnd.bounds", {"reached": len(reached), "breaker": tripped.source if tripped else ""})
+    if reached:
+        return Limited(reached)
+    return tripped
+
+
+def _call_payload(call: event_pb2.ToolCall, result: event_pb2.ToolResult | None = None) -> dict[str, object]:
+    payload: dict[str, object] = {"call": message_to_json(call)}
+    if result is not None:
+        payload["result"] = message_to_json(result)
+    return payload
+
+
+def _calls(run: Run, said: Completion) -> StepCalls:
+    return StepCalls([Call(event, run.tools.find(event.provider, event.tool)) for event in said.calls])
+
+
+def _invalid(run: Run, call: Call) -> tuple[common.ToolErrorCategory.ValueType, str] | None:
+    """What is wrong with a call before anybody is asked about it."""
+    if call.tool is None:
+        return (
+            common.TOOL_ERROR_CATEGORY_NOT_FOUND,
+            f"there is no tool {call.event.tool!r}; use one of the tools that are offered",
+        )
+    if call.event.raw_arguments or not call.input:
+        return (
+            common.TOOL_ERROR_CATEGORY_INVALID_ARGUMENTS,
+            f"the arguments are not valid JSON: {call.event.raw_arguments[:200]}",
+        )
+    misfit = run.tools.check_input(call.event.provider, call.event.tool, call.input)
+    return None if misfit is None else (misfit.category, misfit.message)

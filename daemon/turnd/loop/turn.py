@@ -1,0 +1,135 @@
+"""One Turn: a user request and its whole resolution, Step by Step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from turnd.loop.breakers import Tripped
+from turnd.loop.outcome import Ending, Limited, NextStep, StepOutcome, failed
+from turnd.loop.run import Run, StepFailed
+from turnd.loop.settle import close_turn, settle_cancelled_turn
+from turnd.loop.step import run_final_step, run_step
+from turnd.ports import LogFailed
+from turnd.rules.bounds import instruction
+from turnd.rules.state import Violation
+from turnd.v1 import common_pb2 as common
+from turnd.v1 import event_pb2, sessions_pb2
+
+log = structlog.get_logger(__name__)
+
+Prepare = Callable[[Run], Awaitable[None]]
+"""Makes model and tools ready and fires session-start; raises StepFailed where the Turn cannot have a Step."""
+
+
+async def run_turn(run: Run, message: sessions_pb2.QueuedMessage, prepare: Prepare) -> None:
+    """Opens a Turn with a queued message, resolves it, closes it. Ends with no Turn open, whatever happens.
+
+    Raises only LogFailed, where not even the end could be written; repair closes such a Turn at the next start.
+    """
+    try:
+        await _open_turn(run, message)
+        ending = await _resolve(run, prepare)
+    except asyncio.CancelledError:
+        await settle_cancelled_turn(run)
+        raise
+    except Violation as violation:
+        if run.state.stopping is None:
+            ending = _broken(run, violation)
+        else:
+            # A cancel came between two events of this task: the log takes no more work, and the cancel settles.
+            await settle_cancelled_turn(run)
+            return
+    except LogFailed:
+        raise
+    except Exception as fault:  # noqa: BLE001 - the Turn must end in the log whatever is wrong with the daemon itself
+        ending = _broken(run, fault)
+    await close_turn(run, ending)
+
+
+async def _open_turn(run: Run, message: sessions_pb2.QueuedMessage) -> None:
+    await run.append(
+        event_pb2.InboxTaken(message_ids=[message.message_id]),
+        event_pb2.TurnStart(turn=run.state.next_turn),
+        event_pb2.UserMessage(
+            message_id=message.message_id,
+            blocks=message.blocks,
+            client=message.client,
+            plan_mode=message.message_id in run.view.queued_plan_mode,
+        ),
+    )
+    run.doom = run.doom.restarted()
+
+
+async def _resolve(run: Run, prepare: Prepare) -> Ending:
+    """Steps until the Turn is done, stopped, or at a limit."""
+    try:
+        await prepare(run)
+    except StepFailed as failure:
+        return failed(failure.stop)
+    reached = run.limits_reached()
+    outcome: StepOutcome = Limited(reached) if reached else NextStep()
+    while True:
+        match outcome:
+            case NextStep():
+                await _take_steering(run)
+                outcome = await run_step(run)
+            case Limited(reached):
+                return await _at_limit(run, reached)
+            case Tripped():
+                return await _at_breaker(run, outcome)
+            case Ending():
+                return outcome
+
+
+async def _take_steering(run: Run) -> None:
+    """Messages for the next Step enter the Turn at this boundary (LOOP-10)."""
+    if run.state.next_step == 1:
+        return
+    waiting = [m for m in run.view.queue if m.delivery == common.DELIVERY_NEXT_STEP]
+    for message in waiting:
+        await run.append(
+            event_pb2.InboxTaken(message_ids=[message.message_id]),
+            event_pb2.UserMessage(
+                message_id=message.message_id, blocks=message.blocks, steering=True, client=message.client
+            ),
+        )
+    if waiting:
+        run.doom = run.doom.restarted()
+
+
+async def _at_limit(run: Run, reached: tuple[common.LimitHit, ...]) -> Ending:
+    """One more Step without tools, then the status that names the bound; in soft mode a pause (BOUND-02, BOUND-04)."""
+    await run.append(event_pb2.LimitReached(hits=reached))
+    if run.view.limit_mode == common.LIMIT_MODE_SOFT:
+        return Ending(common.TURN_END_REASON_INTERRUPTED, limit=reached[0])
+    await _instruct(run, instruction(reached))
+    last = await run_final_step(run)
+    return Ending(last.reason, limit=reached[0], error=last.error)
+
+
+async def _at_breaker(run: Run, tripped: Tripped) -> Ending:
+    """The final Step, and the Turn ends `blocked` (GATE-12)."""
+    await _instruct(
+        run,
+        f"The turn is stopped: {tripped.why}. No tools can be used any more. "
+        "Say what was done, what is missing, and what the user can do about it.",
+    )
+    await run_final_step(run)
+    return failed(event_pb2.ErrorStop(source=tripped.source, category="breaker", message=tripped.why))
+
+
+async def _instruct(run: Run, text: str) -> None:
+    block = common.ContentBlock(text=common.TextBlock(text=text))
+    await run.append(event_pb2.UserMessage(blocks=[block]), synthetic=True)
+
+
+def _broken(run: Run, fault: Exception) -> Ending:
+    log.exception("turn failed by a fault of the daemon", session=run.session)
+    return failed(
+        event_pb2.ErrorStop(
+            source="daemon", category=type(fault).__name__, message=f"a fault of the daemon: {fault}"
+        )
+    )

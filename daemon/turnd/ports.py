@@ -1,0 +1,475 @@
+"""What the loop needs of the world. Every adapter stands behind one of these; a simulator can stand in for all.
+
+Times are seconds unless a name says otherwise; money is integer nano-USD; JSON is bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from google.protobuf.message import Message as Payload
+
+from turnd.rules.event import Draft
+from turnd.rules.history import HistoryMessage
+from turnd.rules.state import SessionState
+from turnd.rules.status import SessionView
+from turnd.v1 import common_pb2 as common
+from turnd.v1 import event_pb2, provider_pb2
+
+# --- time and names -----------------------------------------------------------------------------------------
+
+
+class Clock(Protocol):
+    """Wall clock for display, monotonic clock for durations."""
+
+    def now_us(self) -> int:
+        """Microseconds since the epoch, UTC."""
+
+    def monotonic(self) -> float:
+        """Seconds that never run backwards and do not count suspend."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits on this clock, so that a simulator can pass time at will."""
+
+
+class Ids(Protocol):
+    """Mints ids that nobody has used."""
+
+    def session(self) -> str:
+        """A ULID."""
+
+    def call(self) -> str:
+        """A tool call's id, unique in the daemon."""
+
+    def request(self) -> str:
+        """An approval's or a question's id."""
+
+    def message(self) -> str:
+        """A queued message's id."""
+
+
+# --- the log ------------------------------------------------------------------------------------------------
+
+
+class LogFailed(Exception):
+    """A commit failed (disk full, I/O error); the state is what is on disk, and nothing was published (LOG-14)."""
+
+
+class UnknownSession(Exception):
+    """No session has this id."""
+
+
+class Log(Protocol):
+    """The one way into the event log (LOG-04)."""
+
+    async def load(self, session: str) -> None:
+        """Brings state and view of a session into memory. Raises UnknownSession."""
+
+    def state(self, session: str) -> SessionState:
+        """The state that rules are checked against, as of the last accepted event. The session must be loaded."""
+
+    def view(self, session: str) -> SessionView:
+        """Status, cost, bounds, queue and open requests as of the last accepted event. It must be loaded."""
+
+    async def append(self, *drafts: Draft) -> list[event_pb2.Event]:
+        """Checks, numbers and commits the drafts in one transaction, and publishes them.
+
+        A caller that is cancelled does not cancel its append. Drafts may be of several sessions. Raises Violation
+        where one breaks a rule (then none of them is stored) and LogFailed where the commit failed. The first
+        event of a session must be session/created; the session is loaded by it.
+        """
+
+    def read(self, session: str, after_seq: int = 0) -> AsyncIterator[Sequence[event_pb2.Event]]:
+        """Pages of committed events after the cursor, in order, up to what is committed when it is asked."""
+
+
+# --- models -------------------------------------------------------------------------------------------------
+
+
+class ModelFailure(Exception):
+    """A model request failed; `error` says how, in the categories of models.md."""
+
+    def __init__(self, error: common.ModelError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """What a model can do. Sizes in tokens."""
+
+    id: str
+    context_window: int
+    max_output_tokens: int
+    tool_use: bool = True
+    parallel_tool_calls: bool = True
+    vision: bool = False
+    documents: bool = False
+    thinking: bool = False
+    needs_tools_with_history: bool = False
+    """The vendor refuses a history with tool calls where the request offers no tools."""
+
+
+Message = HistoryMessage
+"""One message of the history; role is `user` or `assistant`. Results of tools are in user messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireTool:
+    """A tool as the vendor is told of it."""
+
+    wire_name: str
+    provider: str
+    tool: str
+    description: str
+    input_schema: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One request, in canonical form."""
+
+    session: str
+    purpose: common.RequestPurpose.ValueType
+    number: int
+    """How many requests this session made before for this purpose, retries included."""
+    depth: int
+    profile: str
+    system: str
+    messages: tuple[Message, ...]
+    tools: tuple[WireTool, ...]
+    tools_withheld: bool
+    parameters: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingSignature:
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RedactedThinking:
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStart:
+    """Begins a call; `key` tells the calls of one message apart."""
+
+    key: int
+    vendor_call_id: str
+    wire_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    key: int
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDone:
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """Token counts; the last one of a stream stands."""
+
+    tokens: common.TokenCounts
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The end of a stream; a stream that ends without one is broken."""
+
+    reason: common.StopReason.ValueType
+    vendor_reason: str = ""
+
+
+StreamEvent = (
+    TextDelta
+    | ThinkingDelta
+    | ThinkingSignature
+    | RedactedThinking
+    | ToolCallStart
+    | ToolCallDelta
+    | ToolCallDone
+    | UsageReport
+    | Stop
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What tokens cost, in nano-USD for a million tokens; the tier that is in force now."""
+
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+    free: bool = False
+
+
+class Model(Protocol):
+    """One model behind one adapter."""
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What it can do."""
+
+    def price(self, at_us: int, tokens: common.TokenCounts) -> Price | None:
+        """The one tier that matches time and size; None where no price is known (BOUND-08)."""
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
+        """The completion as it arrives. Raises ModelFailure. Closing the iterator ends the request."""
+
+
+class UnknownModel(Exception):
+    """No adapter has a model of this name, or its configuration is wrong; the message says what to do."""
+
+
+class Models(Protocol):
+    """All adapters."""
+
+    def open(self, name: str) -> Model:
+        """The model of a name such as `replay:FILE` or `openai-compatible/NAME/MODEL`. Raises UnknownModel."""
+
+
+# --- tools --------------------------------------------------------------------------------------------------
+
+
+class SandboxUnavailable(Exception):
+    """No cell can be made here; the text is the probe's, with what to do (SBX-02)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that a session is offered."""
+
+    provider: str
+    version: str
+    spec: provider_pb2.ToolSpec
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.provider}.{self.spec.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One call on its way to a tool."""
+
+    call_id: str
+    provider: str
+    tool: str
+    input: bytes
+    turn: int
+    step: int
+    attempt: int = 1
+    preconditions: tuple[common.Precondition, ...] = ()
+    timeout_s: float = 120.0
+    traceparent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFailure:
+    """The call failed; see the table of categories in tools.md."""
+
+    category: common.ToolErrorCategory.ValueType
+    message: str
+    retryable: bool = False
+    details: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """The call ended by itself. `content` is JSON."""
+
+    content: bytes
+    is_error: bool = False
+    left_state: tuple[common.Precondition, ...] = ()
+    spooled_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a call would do, as far as its provider says."""
+
+    text: str = ""
+    preconditions: tuple[common.Precondition, ...] = ()
+    failure: ToolFailure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSession:
+    """What tools need to know of the session they serve."""
+
+    session: str
+    root: str
+    """The root of the session's tree, which shares instances."""
+    cwd: str
+    workspace: str
+    environment: Mapping[str, str]
+    tools: tuple[str, ...]
+    """Globs over provider.tool, from the profile."""
+    unattended: bool
+
+
+Emit = Callable[[Payload], Awaitable[None]]
+"""Puts an event of the session's into the log: provider/status, tool/progress, note."""
+
+
+class ToolSet(Protocol):
+    """The tools of one session."""
+
+    def offered(self) -> tuple[Tool, ...]:
+        """In a stable order: providers as listed, tools as registered."""
+
+    def find(self, provider: str, tool: str) -> Tool | None:
+        """A tool that is offered."""
+
+    def check_input(self, provider: str, tool: str, data: bytes) -> ToolFailure | None:
+        """What is wrong with the input of an offered tool, by its schema; None where it fits."""
+
+    async def preview(self, call: Invocation) -> Preview:
+        """Never raises for what a provider does wrong; has a time-out of its own."""
+
+    async def invoke(self, call: Invocation) -> ToolOutcome | ToolFailure:
+        """Runs the call to its end. Cancelling it ends everything that it started before it returns (TOOL-04)."""
+
+    async def close(self) -> None:
+        """The session is over or was unloaded; instances that nobody else uses stop."""
+
+
+class Tools(Protocol):
+    """All providers."""
+
+    async def open(self, session: ToolSession, emit: Emit) -> ToolSet:
+        """Starts what the session lists, side by side, and waits for their registrations up to a stated time.
+
+        A provider that does not come is left out and said so by provider/status. Raises SandboxUnavailable.
+        """
+
+
+# --- hooks --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Veto:
+    """A denial by a subscriber; no call ids at plan-ready: the whole plan."""
+
+    subscriber: str
+    reason: str
+    call_ids: tuple[str, ...] = ()
+    failed: bool = False
+    """The subscriber failed, which denies (GATE-13)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """What one pass over the subscribers of a point gave."""
+
+    changed: Mapping[str, object] | None = None
+    """The payload, where a transform changed it."""
+    vetoes: tuple[Veto, ...] = ()
+    errors: tuple[event_pb2.HookError, ...] = ()
+    """Each is to be logged; one of a transform fails the Step (HOOK-04)."""
+
+    @property
+    def transform_failed(self) -> event_pb2.HookError | None:
+        """The error of a transform, which stopped the chain."""
+        return next((e for e in self.errors if e.mode == common.HOOK_MODE_TRANSFORM), None)
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Where in a session something happens."""
+
+    session: str
+    turn: int | None = None
+    step: int | None = None
+
+
+class Hooks(Protocol):
+    """The chain of subscribers."""
+
+    async def dispatch(
+        self, point: common.HookPoint.ValueType, at: At, payload: Callable[[], Mapping[str, object]]
+    ) -> Dispatched:
+        """One pass in the order of declaration (HOOK-02). Never raises for what a subscriber does.
+
+        The payload is made only where somebody subscribes to the point: a history is not written out for nobody.
+        """
+
+
+# --- people -------------------------------------------------------------------------------------------------
+
+
+class People(Protocol):
+    """Whoever answers requests: the clients that are attached, now or later.
+
+    The loop writes the request into the log first; the settlement is in the log when these return.
+    """
+
+    async def decision(self, session: str, request_id: str) -> event_pb2.ApprovalDecided:
+        """Waits for the first decision, without a time-out of its own: the request expires by its own time."""
+
+    async def answer(self, session: str, request_id: str) -> event_pb2.InteractiveAnswered:
+        """Waits for the first answer that fits."""
+
+
+# --- trace --------------------------------------------------------------------------------------------------
+
+Attributes = Mapping[str, str | int | float | bool]
+
+
+class Span(Protocol):
+    """One span of a Step's trace."""
+
+    @property
+    def traceparent(self) -> str:
+        """W3C form, empty without a trace."""
+
+    def event(self, name: str, attributes: Attributes | None = None) -> None:
+        """A point in time within the span, with its outcome."""
+
+    def set(self, attributes: Attributes) -> None:
+        """Adds attributes."""
+
+
+class Trace(Protocol):
+    """Where spans go (OBS-01). A span is the parent of those opened inside it, in the same task or its children."""
+
+    def span(self, name: str, attributes: Attributes | None = None) -> AbstractContextManager[Span]:
+        """Opens a span; an exception that leaves it is its outcome."""
+
+
+# --- all of it ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything outside of the loop."""
+
+    clock: Clock
+    ids: Ids
+    log: Log
+    models: Models
+    tools: Tools
+    hooks: Hooks
+    people: People
+    trace: Trace

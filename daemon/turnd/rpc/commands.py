@@ -1,0 +1,73 @@
+"""What the servicers need of the daemon: one method for each call, from request to response.
+
+Refusals are raised: CommandRefused, UnknownSession, LogFailed, Violation (see `refusals`). Calls of the
+contract without a method here are answered UNIMPLEMENTED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from turnd.v1 import daemon_pb2, sessions_pb2
+
+
+class SessionCommands(Protocol):
+    """Commands about sessions; those that change something do nothing twice for one request_id (RPC-04)."""
+
+    async def create_session(
+        self, request: sessions_pb2.CreateSessionRequest
+    ) -> sessions_pb2.CreateSessionResponse: ...
+
+    async def list_sessions(
+        self, request: sessions_pb2.ListSessionsRequest
+    ) -> sessions_pb2.ListSessionsResponse: ...
+
+    async def get_session(
+        self, request: sessions_pb2.GetSessionRequest
+    ) -> sessions_pb2.GetSessionResponse: ...
+
+    async def send_message(
+        self, request: sessions_pb2.SendMessageRequest
+    ) -> sessions_pb2.SendMessageResponse: ...
+
+    async def clear_queue(
+        self, request: sessions_pb2.ClearQueueRequest
+    ) -> sessions_pb2.ClearQueueResponse: ...
+
+    async def decide(self, request: sessions_pb2.DecideRequest) -> sessions_pb2.DecideResponse: ...
+
+    async def answer(self, request: sessions_pb2.AnswerRequest) -> sessions_pb2.AnswerResponse: ...
+
+    async def cancel(self, request: sessions_pb2.CancelRequest) -> sessions_pb2.CancelResponse: ...
+
+    async def close_session(
+        self, request: sessions_pb2.CloseSessionRequest
+    ) -> sessions_pb2.CloseSessionResponse: ...
+
+    def read_output(
+        self, request: sessions_pb2.ReadOutputRequest
+    ) -> AsyncGenerator[sessions_pb2.ReadOutputResponse, None]: ...
+
+    def export(self, request: sessions_pb2.ExportRequest) -> AsyncGenerator[bytes, None]:
+        """Parts of the JSON Lines, each ended by a newline and smaller than the message limit."""
+
+    async def verify(
+        self, requests: AsyncIterator[sessions_pb2.VerifyRequest]
+    ) -> sessions_pb2.VerifyResponse: ...
+
+
+class DaemonCommands(Protocol):
+    """Commands about the daemon itself."""
+
+    async def status(self, request: daemon_pb2.StatusRequest) -> daemon_pb2.StatusResponse: ...
+
+    async def drain(self, request: daemon_pb2.DrainRequest) -> daemon_pb2.DrainResponse: ...
+
+
+class Presence(Protocol):
+    """Who is attached, for the record of whom a request was delivered to."""
+
+    def attached(self, session: str | None, client: str) -> AbstractContextManager[None]:
+        """The client sees the session's events (None: those of all sessions) as long as it is inside."""

@@ -1,0 +1,1 @@
+"""The pure heart: rules without I/O, clock, async or logging."""

@@ -1,0 +1,96 @@
+"""What is known of a session as of one event of its log; how it comes about is in `status`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import immutables
+
+from turnd.rules.state_model import Tokens
+from turnd.v1 import common_pb2 as common
+from turnd.v1 import sessions_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """A session as of its event `last_seq`. Protobuf messages in it are never changed.
+
+    `SessionView()` is that of an empty log.
+    """
+
+    id: str = ""
+    status: common.SessionStatus.ValueType = common.SESSION_STATUS_UNSPECIFIED
+    title: str = ""
+    cwd: str = ""
+    workspace: str = ""
+    profile: common.ProfileSnapshot = field(default_factory=common.ProfileSnapshot)
+    parent: str = ""
+    depth: int = 0
+    environment: immutables.Map[str, str] = field(default_factory=immutables.Map)
+    sandbox: str = ""
+    unenforced: tuple[str, ...] = ()
+    created_us: int = 0
+    """Microseconds since the epoch, UTC."""
+    last_seq: int = 0
+
+    turns: int = 0
+    """Turns started."""
+    steps: int = 0
+    """Steps started, in all Turns; what max_turns counts."""
+    steps_of_turn: int = 0
+    """Steps started in the open Turn, or else in the last one."""
+    steps_in_opening: int = 0
+    """Steps started since session/created or the last session/reopened (LOOP-06)."""
+    cost_nano_usd: int = 0
+    """Its own, without its descendants'."""
+    tokens: Tokens = field(default_factory=Tokens)
+    active_ms: int = 0
+    """What counts for the wall clock bound, from step/end; milliseconds."""
+    requests_made: immutables.Map[common.RequestPurpose.ValueType, int] = field(
+        default_factory=immutables.Map
+    )
+    """Model requests by purpose, retries included."""
+    retries: int = 0
+    """Of model requests, in the whole session."""
+    requesting: common.RequestPurpose.ValueType = common.REQUEST_PURPOSE_STEP
+    """Purpose of the latest request that agent/retry can be about."""
+
+    bounds: common.Bounds = field(default_factory=common.Bounds)
+    """In force: the profile's, and what an allowance put in their place."""
+    unattended: bool = False
+    plan_mode: bool = False
+    """Of the session."""
+    turn_plan_mode: bool = False
+    """A message of the open Turn asked for it; holds until that Turn ends."""
+
+    open_requests: immutables.Map[str, sessions_pb2.OpenRequest] = field(default_factory=immutables.Map)
+    """By request id; in a root its descendants' too."""
+    queue: tuple[sessions_pb2.QueuedMessage, ...] = ()
+    """In the order in which they came."""
+    queued_plan_mode: frozenset[str] = frozenset()
+    """Ids of the queued messages that ask for plan mode."""
+    grants: tuple[common.GrantRule, ...] = ()
+    """Remembered for the session, until it ends."""
+
+    last_reason: common.TurnEndReason.ValueType = common.TURN_END_REASON_UNSPECIFIED
+    """How the last Turn ended."""
+    last_cause: common.CancelCause.ValueType = common.CANCEL_CAUSE_UNSPECIFIED
+    """Who cancelled the open or the last Turn."""
+    final_text: str = ""
+    """The text of the last message of the model."""
+
+    @property
+    def is_child(self) -> bool:
+        """It is a sub-agent's session."""
+        return bool(self.parent)
+
+    @property
+    def limit_mode(self) -> common.LimitMode.ValueType:
+        """Soft where the bounds say so and someone is there; sub-agents and the unattended are hard."""
+        soft = self.bounds.limit_mode == common.LIMIT_MODE_SOFT and not self.unattended and not self.parent
+        return common.LIMIT_MODE_SOFT if soft else common.LIMIT_MODE_HARD
+
+    @property
+    def planning(self) -> bool:
+        """Resource tools are not offered: plan mode of the session, or of a message of the open Turn."""
+        return self.plan_mode or self.turn_plan_mode

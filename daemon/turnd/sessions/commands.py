@@ -1,0 +1,288 @@
+"""What clients ask of sessions: each command is checked against the state, becomes an event, and wakes the loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from turnd.loop.session import LiveSession
+from turnd.ports import Ids, Log, Models, UnknownModel
+from turnd.rules import bounds, lifecycle
+from turnd.rules.event import Draft
+from turnd.rules.lifecycle import Command
+from turnd.rules.status import SessionView, merged_bounds, to_session
+from turnd.sessions import workspace
+from turnd.sessions.approvals import Approvals
+from turnd.sessions.live import LiveSessions
+from turnd.sessions.refusal import CommandRefused, invalid, not_now
+from turnd.v1 import common_pb2 as common
+from turnd.v1 import event_pb2, sessions_pb2
+
+DEFAULT_PAGE, LARGEST_PAGE = 100, 500
+
+
+class Archive(Protocol):
+    """The log as a whole: what is not about one loaded session."""
+
+    async def resolve(self, prefix: str) -> str:
+        """The id that a unique prefix stands for. Raises UnknownSession and CommandRefused."""
+
+    async def list_(
+        self, request: sessions_pb2.ListSessionsRequest, page_size: int
+    ) -> sessions_pb2.ListSessionsResponse:
+        """Sessions, newest first. Raises CommandRefused for a page token that is none."""
+
+    def export(self, session: str) -> AsyncGenerator[bytes, None]:
+        """The session's log as JSON Lines, in parts of whole lines."""
+
+    async def verify(
+        self, requests: AsyncIterator[sessions_pb2.VerifyRequest]
+    ) -> sessions_pb2.VerifyResponse:
+        """Checks a log against every rule."""
+
+
+class Outputs(Protocol):
+    """The spools of calls."""
+
+    def read(
+        self, request: sessions_pb2.ReadOutputRequest
+    ) -> AsyncGenerator[sessions_pb2.ReadOutputResponse, None]:
+        """What was kept of a call's output, from an offset on. Raises CommandRefused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What new sessions are made under."""
+
+    profiles: Callable[[], tuple[str, Mapping[str, common.ProfileSnapshot]]]
+    """The default profile's name, and all profiles."""
+    environment: Callable[[Mapping[str, str]], dict[str, str]]
+    """Keeps of a client's environment what the allow-list names (TOOL-11)."""
+    sandbox: Callable[[], tuple[str, Sequence[str]]]
+    """The sandbox in force and what it does not enforce."""
+    home: str
+    own_directories: tuple[str, ...]
+
+
+class Commands:
+    """One method for each call of the service Sessions that this version has. Holds no state of its own."""
+
+    def __init__(
+        self,
+        log: Log,
+        ids: Ids,
+        models: Models,
+        live: LiveSessions,
+        approvals: Approvals,
+        archive: Archive,
+        outputs: Outputs,
+        surroundings: Surroundings,
+    ) -> None:
+        self._log = log
+        self._ids = ids
+        self._models = models
+        self._live = live
+        self._approvals = approvals
+        self._archive = archive
+        self._outputs = outputs
+        self._surroundings = surroundings
+
+    async def create_session(
+        self, request: sessions_pb2.CreateSessionRequest
+    ) -> sessions_pb2.CreateSessionResponse:
+        """A new, idle session in a directory, under a profile. Raises CommandRefused, LogFailed."""
+        around = self._surroundings
+        cwd = workspace.checked(request.cwd, around.home, around.own_directories)
+        profile = self._profile(request)
+        sandbox, unenforced = around.sandbox()
+        session = self._ids.session()
+        created = event_pb2.SessionCreated(
+            cwd=cwd,
+            workspace=cwd,
+            title=request.title,
+            profile=profile,
+            environment=around.environment(request.environment),
+            unattended=request.unattended,
+            plan_mode=request.plan_mode,
+            client=request.client,
+            sandbox=sandbox,
+            unenforced=unenforced,
+        )
+        await self._log.append(
+            Draft(session, created),
+            Draft(session, event_pb2.SessionStatusChanged(status=common.SESSION_STATUS_IDLE)),
+        )
+        return sessions_pb2.CreateSessionResponse(session=to_session(self._log.view(session)))
+
+    def _profile(self, request: sessions_pb2.CreateSessionRequest) -> common.ProfileSnapshot:
+        default, profiles = self._surroundings.profiles()
+        name = request.profile or default
+        if name not in profiles:
+            known = ", ".join(sorted(profiles))
+            raise invalid("profile", f"there is no profile {name!r}; the configuration has: {known}")
+        profile = common.ProfileSnapshot()
+        profile.CopyFrom(profiles[name])
+        if request.model:
+            profile.model = request.model
+        if not profile.model:
+            raise invalid(
+                "model",
+                f"profile {name!r} names no model: give --model, or set profiles.{name}.model in the configuration",
+            )
+        try:
+            self._models.open(profile.model)
+        except UnknownModel as unknown:
+            raise invalid("model", str(unknown)) from None
+        profile.bounds.CopyFrom(merged_bounds(profile.bounds, request.bounds))
+        return profile
+
+    async def list_sessions(
+        self, request: sessions_pb2.ListSessionsRequest
+    ) -> sessions_pb2.ListSessionsResponse:
+        """Sessions, newest first."""
+        if request.page_size > LARGEST_PAGE:
+            raise invalid("page_size", f"at most {LARGEST_PAGE}, got {request.page_size}")
+        return await self._archive.list_(request, request.page_size or DEFAULT_PAGE)
+
+    async def get_session(self, request: sessions_pb2.GetSessionRequest) -> sessions_pb2.GetSessionResponse:
+        """All of one session, as of its last event."""
+        session = await self._loaded(request.session)
+        state, view = self._log.state(session), self._log.view(session)
+        spent = bounds.Spent(steps=view.steps, cost_nano_usd=view.cost_nano_usd, wall_clock_ms=view.active_ms)
+        return sessions_pb2.GetSessionResponse(
+            session=to_session(view),
+            bounds=view.bounds,
+            left=bounds.left(view.bounds, spent),
+            next_turn=state.next_turn,
+            next_step=state.next_step,
+            open_turn=state.open_turn,
+            open_step=state.open_step,
+            as_of_seq=state.seq,
+            environment=dict(view.environment),
+            sandbox=view.sandbox,
+            unenforced=view.unenforced,
+        )
+
+    async def send_message(
+        self, request: sessions_pb2.SendMessageRequest
+    ) -> sessions_pb2.SendMessageResponse:
+        """Queues a message durably; an idle session begins a Turn with it, an ended one is reopened."""
+        live = await self._session(request.session)
+        view = self._log.view(live.session)
+        _check_blocks(request.blocks)
+        transition = _transition(view, Command.SEND_MESSAGE)
+        queued = event_pb2.InboxQueued(
+            message_id=self._ids.message(),
+            blocks=request.blocks,
+            delivery=request.delivery or common.DELIVERY_NEXT_TURN,
+            client=request.client,
+            plan_mode=request.plan_mode,
+        )
+        drafts = [Draft(live.session, queued)]
+        if transition.reopen:
+            drafts.insert(0, Draft(live.session, event_pb2.SessionReopened(client=request.client)))
+        events = await self._log.append(*drafts)
+        live.poke()
+        return sessions_pb2.SendMessageResponse(message_id=queued.message_id, seq=events[-1].seq)
+
+    async def clear_queue(self, request: sessions_pb2.ClearQueueRequest) -> sessions_pb2.ClearQueueResponse:
+        """Takes messages out of the queue that no Turn has taken yet."""
+        live = await self._session(request.session)
+        _transition(self._log.view(live.session), Command.CLEAR_QUEUE)
+        cleared = await self._clear(live.session, request.client, set(request.message_ids))
+        return sessions_pb2.ClearQueueResponse(message_ids=cleared)
+
+    async def decide(self, request: sessions_pb2.DecideRequest) -> sessions_pb2.DecideResponse:
+        """The first decision on an approval wins (GATE-07)."""
+        request.session = await self._loaded(request.session)
+        return sessions_pb2.DecideResponse(decided=await self._approvals.decide(request))
+
+    async def answer(self, request: sessions_pb2.AnswerRequest) -> sessions_pb2.AnswerResponse:
+        """The first answer that fits wins."""
+        request.session = await self._loaded(request.session)
+        return sessions_pb2.AnswerResponse(answered=await self._approvals.answer_question(request))
+
+    async def cancel(self, request: sessions_pb2.CancelRequest) -> sessions_pb2.CancelResponse:
+        """Stops the open Turn and all that it started; returns once it is closed (LOOP-07)."""
+        live = await self._session(request.session)
+        _transition(self._log.view(live.session), Command.CANCEL)
+        turn = self._log.state(live.session).open_turn
+        if not request.keep_queue:
+            await self._clear(live.session, request.client)
+        if not await live.cancel(common.CANCEL_CAUSE_USER, request.client) or turn is None:
+            raise not_now("no turn is open in this session: there is nothing to cancel")
+        return sessions_pb2.CancelResponse(turn=turn)
+
+    async def close_session(
+        self, request: sessions_pb2.CloseSessionRequest
+    ) -> sessions_pb2.CloseSessionResponse:
+        """Ends the session; a Turn that is open is cancelled first."""
+        live = await self._session(request.session)
+        transition = _transition(self._log.view(live.session), Command.CLOSE)
+        await self._clear(live.session, request.client)
+        await live.cancel(common.CANCEL_CAUSE_USER, request.client)
+        await live.idle()
+        if not self._log.state(live.session).ended:
+            await live.end(transition.next_status)
+        return sessions_pb2.CloseSessionResponse(session=to_session(self._log.view(live.session)))
+
+    async def read_output(
+        self, request: sessions_pb2.ReadOutputRequest
+    ) -> AsyncGenerator[sessions_pb2.ReadOutputResponse, None]:
+        """What was kept of a call's output."""
+        request.session = await self._loaded(request.session)
+        async for part in self._outputs.read(request):
+            yield part
+
+    async def export(self, request: sessions_pb2.ExportRequest) -> AsyncGenerator[bytes, None]:
+        """The session's log as JSON Lines, losslessly (LOG-17)."""
+        session = await self._archive.resolve(request.session)
+        async for lines in self._archive.export(session):
+            yield lines
+
+    async def verify(
+        self, requests: AsyncIterator[sessions_pb2.VerifyRequest]
+    ) -> sessions_pb2.VerifyResponse:
+        """Checks a log, stored or as JSON Lines, against every rule (LOG-17)."""
+        return await self._archive.verify(requests)
+
+    async def _loaded(self, prefix: str) -> str:
+        session = await self._archive.resolve(prefix)
+        await self._log.load(session)
+        return session
+
+    async def _session(self, prefix: str) -> LiveSession:
+        return await self._live.get(await self._archive.resolve(prefix))
+
+    async def _clear(self, session: str, client: str, only: set[str] | None = None) -> list[str]:
+        queued = [m.message_id for m in self._log.view(session).queue]
+        cleared = [message_id for message_id in queued if not only or message_id in only]
+        if cleared:
+            await self._log.append(Draft(session, event_pb2.InboxCleared(message_ids=cleared, client=client)))
+        return cleared
+
+
+def _transition(view: SessionView, command: Command) -> lifecycle.Transition:
+    """What the command does to the session. Raises CommandRefused where its status does not allow it (LOOP-14)."""
+    decided = lifecycle.decide(view.status, command, view.is_child)
+    if isinstance(decided, lifecycle.Refusal):
+        raise not_now(decided.text, session=view.id, status=lifecycle.status_name(view.status))
+    return decided
+
+
+def _check_blocks(blocks: Sequence[common.ContentBlock]) -> None:
+    """A block that the model cannot take is refused, never dropped (models.md)."""
+    if not blocks:
+        raise invalid("blocks", "the message is empty")
+    for index, block in enumerate(blocks):
+        kind = block.WhichOneof("block")
+        if kind != "text":
+            raise _refused_block(index, kind)
+        if not block.text.text.strip():
+            raise invalid(f"blocks[{index}].text", "the text is empty")
+
+
+def _refused_block(index: int, kind: str | None) -> CommandRefused:
+    found = kind or "nothing"
+    return invalid(f"blocks[{index}]", f"a message takes text blocks in this version, got {found}")

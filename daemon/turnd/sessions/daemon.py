@@ -1,0 +1,90 @@
+"""What clients ask of the daemon itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from turnd.sessions.live import LiveSessions
+from turnd.v1 import daemon_pb2
+
+PROTOCOL = 1
+"""The major version of `turnd.v1`."""
+
+
+class Sandbox(Protocol):
+    """The sandbox in force."""
+
+    @property
+    def description(self) -> str:
+        """Mode and version."""
+
+    @property
+    def problem(self) -> str:
+        """Why there is none; empty where there is."""
+
+    def unenforced(self) -> Sequence[str]:
+        """What it does not enforce here."""
+
+
+class SessionCount(Protocol):
+    """How many sessions the log has."""
+
+    async def count(self) -> int:
+        """All of them, sub-agents included."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What does not change while the daemon runs."""
+
+    version: str
+    socket: str
+    state_dir: str
+    started_us: int
+
+
+class DaemonCommands:
+    """The calls of the service Daemon that this version has."""
+
+    def __init__(
+        self,
+        about: About,
+        live: LiveSessions,
+        sessions: SessionCount,
+        sandbox: Sandbox,
+        stop: Callable[[float | None], None],
+        draining: Callable[[], bool],
+    ) -> None:
+        self._about = about
+        self._live = live
+        self._sessions = sessions
+        self._sandbox = sandbox
+        self._stop = stop
+        self._draining = draining
+
+    async def status(self, request: daemon_pb2.StatusRequest) -> daemon_pb2.StatusResponse:
+        """The handshake: whoever gets this answer talks to a living daemon."""
+        answer = daemon_pb2.StatusResponse(
+            version=self._about.version,
+            protocol=PROTOCOL,
+            pid=os.getpid(),
+            socket=self._about.socket,
+            sessions=await self._sessions.count(),
+            running=self._live.running,
+            sandbox=self._sandbox.description,
+            unenforced=self._sandbox.unenforced(),
+            state_dir=self._about.state_dir,
+            draining=self._draining(),
+            problems=[self._sandbox.problem] if self._sandbox.problem else [],
+        )
+        answer.started.FromMicroseconds(self._about.started_us)
+        return answer
+
+    async def drain(self, request: daemon_pb2.DrainRequest) -> daemon_pb2.DrainResponse:
+        """No new Turns; open ones get the grace time, then the daemon stops."""
+        running = self._live.running
+        self._stop(request.grace_ms / 1000 if request.HasField("grace_ms") else None)
+        return daemon_pb2.DrainResponse(running=running)

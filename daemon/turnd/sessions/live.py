@@ -1,0 +1,50 @@
+"""The sessions that are in memory, each owned by one runner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from turnd.loop.session import LiveSession
+from turnd.loop.settings import LoopSettings
+from turnd.ports import World
+
+
+class LiveSessions:
+    """The mutable state is one LiveSession for each session that a command has touched."""
+
+    def __init__(self, world: World, settings: Callable[[], LoopSettings]) -> None:
+        self._world = world
+        self._settings = settings
+        self._sessions: dict[str, LiveSession] = {}
+
+    async def get(self, session: str) -> LiveSession:
+        """The one runner of a session, its log loaded (C09). Raises UnknownSession."""
+        await self._world.log.load(session)
+        live = self._sessions.get(session)
+        if live is None:
+            live = self._sessions[session] = LiveSession(self._world, self._settings, session)
+        return live
+
+    @property
+    def running(self) -> int:
+        """Sessions with a Turn open or about to open."""
+        return sum(live.busy for live in self._sessions.values())
+
+    async def drain(self, grace_s: float) -> None:
+        """Lets open Turns end within the grace time, then interrupts them; no other starts.
+
+        Raises an ExceptionGroup of what went wrong in single sessions, after all have been stopped.
+        """
+        waiting = [live.last_turn() for live in self._sessions.values()]
+        if waiting and grace_s > 0:
+            tasks = [asyncio.ensure_future(each) for each in waiting]
+            _, late = await asyncio.wait(tasks, timeout=grace_s)
+            for task in late:
+                task.cancel()
+        ended = await asyncio.gather(
+            *(live.stop() for live in self._sessions.values()), return_exceptions=True
+        )
+        faults = [fault for fault in ended if isinstance(fault, Exception)]
+        if faults:
+            raise ExceptionGroup("sessions that could not be stopped", faults)

@@ -1,0 +1,62 @@
+"""What one append hands to the writer, and what the writer answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnd.rules.status import SessionView
+from turnd.v1 import event_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One accepted event, encoded once: the blob is the row's, and the wire's."""
+
+    key: int
+    """The session's key in the file."""
+    event: event_pb2.Event
+    blob: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a batch makes of one session."""
+
+    key: int
+    expected_seq: int
+    """Of the session's last event before the batch; another one on disk means that an earlier batch failed."""
+    view: SessionView
+    unsettled: bool
+    """A Turn or a request is open, or it is a sub-agent's that has not ended: a start after a crash repairs it."""
+    updated_us: int
+    """Time of the last event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The events of one append, which are committed together or not at all."""
+
+    entries: Sequence[Entry]
+    changes: Sequence[Change]
+    commitment: bool
+    """It must survive a power cut (LOG-12)."""
+    size: int
+    """Bytes of all blobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The batch is committed; its events have contiguous positions from the first one on."""
+
+    first_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Nothing of the batch is in the file."""
+
+    error: Exception
+
+
+Outcome = Stored | Failed

@@ -1,0 +1,210 @@
+"""How an event gets in: checked against the accepted state, handed to the writer, settled (LOG-04, LOG-14).
+
+The mutable state is the loaded sessions and the appends that the writer has, in its order. `accept` decides and
+changes it at once; `settle` brings it together with what is on disk. Both run in the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from turnd.ports import Clock, LogFailed
+from turnd.rules.event import Draft
+from turnd.rules.state import is_commitment
+from turnd.store.admission import Admission
+from turnd.store.batch import Batch, Change, Entry, Failed, Outcome, Stored
+from turnd.store.live import Folded, Live
+from turnd.v1 import event_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """One committed event with its place among all sessions' events; the blob is the event, encoded once."""
+
+    position: int
+    event: event_pb2.Event
+    blob: bytes
+
+
+class SessionNotLoaded(LookupError):
+    """State, view or append of a session that nobody has loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What an append makes of one session."""
+
+    live: Live
+    generation: int
+    """Of the session when the append was accepted."""
+    folded: Folded
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """An append that the writer has."""
+
+    batch: Batch
+    done: asyncio.Future[list[event_pb2.Event]]
+    parts: Sequence[_Part]
+
+
+class Intake:
+    """Accepts appends and settles them.
+
+    `submit` takes each batch, `publish` what is committed; `next_key` is the first key that no session has.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        admission: Admission,
+        submit: Callable[[Batch], None],
+        publish: Callable[[Sequence[Committed]], None],
+        next_key: int,
+    ) -> None:
+        self._clock = clock
+        self._admission = admission
+        self._submit = submit
+        self._publish = publish
+        self._keys = itertools.count(next_key)
+        self._live: dict[str, Live] = {}
+        self._pending: deque[_Pending] = deque()
+        self._closed = ""
+
+    def get(self, session: str) -> Live | None:
+        """A loaded session."""
+        return self._live.get(session)
+
+    def add(self, session: str, key: int, folded: Folded) -> None:
+        """Takes a session in as it is on disk."""
+        self._live[session] = Live(key, folded, folded)
+
+    def remove(self, session: str) -> None:
+        """Lets a session go, unless something of it is on its way to the disk."""
+        live = self._live.get(session)
+        if live is not None and not live.in_flight:
+            del self._live[session]
+
+    def accept(self, drafts: Sequence[Draft]) -> asyncio.Future[list[event_pb2.Event]]:
+        """Checks all drafts, and only then changes anything; the future is done when they are committed.
+
+        Raises Violation, SessionNotLoaded, LogFailed.
+        """
+        if self._closed:
+            raise LogFailed(self._closed)
+        now_us = self._clock.now_us()
+        after: dict[str, Folded] = {}
+        keys: dict[str, int] = {}
+        entries = []
+        commitment = False
+        for draft in drafts:
+            session = draft.session
+            if session not in after:
+                after[session], keys[session] = self._before(draft)
+            before = after[session]
+            event = before.event(draft, now_us)
+            after[session] = before.after(event)
+            commitment = commitment or is_commitment(before.state, event)
+            entries.append(Entry(keys[session], event, event.SerializeToString()))
+        done: asyncio.Future[list[event_pb2.Event]] = asyncio.get_running_loop().create_future()
+        if entries:
+            self._send(entries, after, keys, commitment, done)
+        else:
+            done.set_result([])
+        return done
+
+    def settle(self, outcomes: Sequence[Outcome]) -> None:
+        """Takes the writer's answers to the oldest appends: publishes what is stored, then tells the callers."""
+        settled = [(self._pending.popleft(), outcome) for outcome in outcomes]
+        committed: list[Committed] = []
+        for pending, outcome in settled:
+            self._admission.leave(pending.batch.size)
+            match outcome:
+                case Stored(first_position):
+                    self._stored(pending)
+                    entries = enumerate(pending.batch.entries, first_position)
+                    committed += [Committed(position, entry.event, entry.blob) for position, entry in entries]
+                case Failed():
+                    self._roll_back(pending)
+        if committed:
+            self._publish(committed)
+        for pending, outcome in settled:
+            if pending.done.done():
+                continue
+            match outcome:
+                case Stored():
+                    pending.done.set_result([entry.event for entry in pending.batch.entries])
+                case Failed(error):
+                    text = f"the log could not be written: {error}; nothing of this append was stored"
+                    pending.done.set_exception(LogFailed(text))
+                    # A caller that was cancelled does not come for it.
+                    pending.done.exception()
+
+    def close(self, why: str) -> None:
+        """Takes no more; what the writer has is still settled."""
+        self._closed = why
+
+    def abandon(self) -> None:
+        """The writer is gone: what it had is not stored, as far as anybody knows."""
+        self.close("the log is closed; nothing of this append was stored")
+        self.settle([Failed(RuntimeError("the writer has stopped"))] * len(self._pending))
+
+    def _before(self, draft: Draft) -> tuple[Folded, int]:
+        live = self._live.get(draft.session)
+        if live is not None:
+            return live.accepted, live.key
+        if not isinstance(draft.payload, event_pb2.SessionCreated):
+            raise SessionNotLoaded(f"session {draft.session} must be loaded before it is appended to")
+        return Folded(), next(self._keys)
+
+    def _send(
+        self,
+        entries: Sequence[Entry],
+        after: Mapping[str, Folded],
+        keys: Mapping[str, int],
+        commitment: bool,
+        done: asyncio.Future[list[event_pb2.Event]],
+    ) -> None:
+        last_time = {entry.key: entry.event.time.ToMicroseconds() for entry in entries}
+        changes = []
+        parts = []
+        for session, folded in after.items():
+            key = keys[session]
+            live = self._live.get(session)
+            if live is None:
+                live = self._live[session] = Live(key, Folded(), None)
+            expected_seq = live.accepted.state.seq
+            changes.append(Change(key, expected_seq, folded.view, folded.unsettled, last_time[key]))
+            live.accepted = folded
+            live.in_flight += 1
+            parts.append(_Part(live, live.generation, folded))
+        batch = Batch(entries, changes, commitment, sum(len(entry.blob) for entry in entries))
+        self._pending.append(_Pending(batch, done, parts))
+        self._admission.enter(batch.size)
+        self._submit(batch)
+
+    def _stored(self, pending: _Pending) -> None:
+        for part in pending.parts:
+            part.live.durable = part.folded
+            part.live.in_flight -= 1
+
+    def _roll_back(self, pending: _Pending) -> None:
+        """Every session of the append goes back to what is on disk, once for all that was built on it.
+
+        What is in flight behind it fails in the writer, by its seq.
+        """
+        for part in pending.parts:
+            live = part.live
+            live.in_flight -= 1
+            if live.generation != part.generation:
+                continue
+            live.generation += 1
+            if live.durable is None:
+                del self._live[part.folded.view.id]
+            else:
+                live.accepted = live.durable

@@ -1,0 +1,216 @@
+"""The one writer: a thread that owns the connection and turns what is queued into transactions (LOG-04, LOG-10).
+
+The mutable state is the connection, its grade of durability, the last position and how much was written since
+the last checkpoint. All of it belongs to the thread.
+"""
+
+from __future__ import annotations
+
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from turnd.store.batch import Batch, Change, Failed, Outcome, Stored
+from turnd.store.projections import write_event_rows, write_session_row
+from turnd.store.schema import open_for_writing
+
+MAX_BATCHES_IN_TRANSACTION: Final = 1024
+MAX_BYTES_IN_TRANSACTION: Final = 8 * 2**20
+CHECKPOINT_BYTES: Final = 4 * 2**20
+"""About how much is written into the WAL between two checkpoints."""
+LARGE_WAL_BYTES: Final = 256 * 2**20
+"""A WAL of this size is worth a warning: a reader keeps a transaction open."""
+IDLE_S: Final = 1.0
+"""Without work for so long, the WAL is emptied."""
+_TRANSACTION_BYTES: Final = 32 * 2**10
+"""What a transaction costs in the WAL beside its events: pages of tables and indexes."""
+
+log = structlog.get_logger(__name__)
+
+Report = Callable[[Sequence[Outcome]], None]
+"""Takes the outcomes of batches, in the order in which they were submitted; called in the writer's thread."""
+
+
+class Superseded(Exception):
+    """An earlier append of the same session failed, so that this one would leave a gap."""
+
+
+class Writer:
+    """Commits batches in the order in which they are submitted.
+
+    The queue has no bound of its own: whoever submits admits no more than a stated number (see `EventLog`).
+    """
+
+    def __init__(self, path: Path, report: Report) -> None:
+        self._path = path
+        self._report = report
+        self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._opened: Future[int] = Future()
+        self.ended: Future[None] = Future()
+        """Done when the thread is; nothing that was submitted is left open by a thread that ends well."""
+        self._thread = threading.Thread(target=self._run, name="turnd-log-writer", daemon=True)
+
+    def start(self) -> Future[int]:
+        """Opens the file; the future gives the last position in it, or why it cannot be used."""
+        self._thread.start()
+        return self._opened
+
+    def submit(self, batch: Batch) -> None:
+        """Queues a batch; its outcome is reported."""
+        self._queue.put(batch)
+
+    def stop(self) -> Future[None]:
+        """Ends the thread after what is queued, the WAL emptied and the file closed."""
+        self._queue.put(None)
+        return self.ended
+
+    def _run(self) -> None:
+        try:
+            self._connection = open_for_writing(self._path)
+            (last,) = self._connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()
+        except Exception as error:  # noqa: BLE001 - it goes to whoever waits for the start
+            self._opened.set_exception(error)
+            self.ended.set_result(None)
+            return
+        self._position: int = last
+        self._grade = ""
+        self._since_checkpoint = 0
+        self._opened.set_result(last)
+        try:
+            self._serve()
+        finally:
+            self._connection.close()
+            self.ended.set_result(None)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                first = self._queue.get(timeout=IDLE_S if self._since_checkpoint else None)
+            except queue.Empty:
+                self._checkpoint("TRUNCATE")
+                continue
+            batches, more = self._drain(first)
+            if batches:
+                self._report(self._commit(batches))
+                if self._since_checkpoint > CHECKPOINT_BYTES:
+                    self._checkpoint("PASSIVE")
+            if not more:
+                self._checkpoint("TRUNCATE")
+                return
+
+    def _drain(self, first: Batch | None) -> tuple[list[Batch], bool]:
+        """What is queued now, up to the bounds of a transaction; False after the last batch ever."""
+        batches: list[Batch] = []
+        size = 0
+        batch = first
+        while batch is not None:
+            batches.append(batch)
+            size += batch.size
+            if len(batches) == MAX_BATCHES_IN_TRANSACTION or size > MAX_BYTES_IN_TRANSACTION:
+                return batches, True
+            try:
+                batch = self._queue.get_nowait()
+            except queue.Empty:
+                return batches, True
+        return batches, False
+
+    def _commit(self, batches: Sequence[Batch]) -> list[Outcome]:
+        """Together if possible; else each alone, so that one bad batch does not fail the others (LOG-14)."""
+        try:
+            return list(self._transaction(batches))
+        except Exception as error:  # noqa: BLE001 - whatever it is, its caller hears of it and others go on
+            if len(batches) == 1:
+                return [self._failed(error)]
+        return [self._alone(batch) for batch in batches]
+
+    def _alone(self, batch: Batch) -> Outcome:
+        try:
+            return self._transaction([batch])[0]
+        except Exception as error:  # noqa: BLE001 - as in _commit
+            return self._failed(error)
+
+    def _failed(self, error: Exception) -> Failed:
+        log.error("log_commit_failed", error=str(error), kind=type(error).__name__)
+        # On a full disk this can give room back: the WAL is used again from its beginning.
+        self._checkpoint("PASSIVE")
+        return Failed(error)
+
+    def _transaction(self, batches: Sequence[Batch]) -> Sequence[Stored]:
+        self._set_grade("FULL" if any(batch.commitment for batch in batches) else "NORMAL")
+        self._since_checkpoint += _TRANSACTION_BYTES + sum(batch.size for batch in batches)
+        connection = self._connection
+        position = self._position
+        latest: dict[int, Change] = {}
+        stored = []
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for batch in batches:
+                for change in batch.changes:
+                    self._require_seq(change, latest.get(change.key))
+                    latest[change.key] = change
+                stored.append(Stored(position + 1))
+                position = self._insert(batch, position)
+            for change in latest.values():
+                write_session_row(connection, change)
+            connection.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+        self._position = position
+        return stored
+
+    def _insert(self, batch: Batch, position: int) -> int:
+        connection = self._connection
+        rows = []
+        for entry in batch.entries:
+            position += 1
+            rows.append((position, entry.key, entry.event.seq, entry.blob))
+            write_event_rows(connection, position, entry.key, entry.event)
+        connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
+        return position
+
+    def _require_seq(self, change: Change, earlier: Change | None) -> None:
+        if earlier is not None:
+            found = earlier.view.last_seq
+        else:
+            row = self._connection.execute(
+                "SELECT last_seq FROM sessions WHERE key = ?", (change.key,)
+            ).fetchone()
+            found = 0 if row is None else row[0]
+        if found != change.expected_seq:
+            raise Superseded(f"the session's log ends at {found}, this append follows {change.expected_seq}")
+
+    def _roll_back(self) -> None:
+        """Back to what is on disk; a connection that cannot even do that is replaced."""
+        if not self._connection.in_transaction:
+            return
+        try:
+            self._connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            log.warning("log_reopened", error=str(error))
+            self._connection.close()
+            self._connection = open_for_writing(self._path)
+            self._grade = ""
+
+    def _set_grade(self, grade: str) -> None:
+        if grade != self._grade:
+            self._connection.execute(f"PRAGMA synchronous = {grade}")
+            self._grade = grade
+
+    def _checkpoint(self, mode: str) -> None:
+        """Moves the WAL into the file, on this connection only: two that do it can corrupt it."""
+        try:
+            self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+            size = self._path.with_name(f"{self._path.name}-wal").stat().st_size
+        except (sqlite3.Error, OSError) as error:
+            log.warning("log_checkpoint_failed", error=str(error))
+            size = 0
+        self._since_checkpoint = 0
+        if size > LARGE_WAL_BYTES:
+            log.warning("log_wal_large", bytes=size)

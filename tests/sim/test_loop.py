@@ -1,0 +1,379 @@
+"""The loop in a simulated world: the order of a Step, how Turns end, what waits for what."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.sim.world import Sim, SimTool, spec, transcript
+from turnd.ports import ToolFailure, ToolOutcome
+from turnd.v1 import common_pb2 as common
+
+READ = SimTool(spec("read"))
+WRITE = SimTool(spec("write", common.TOOL_KIND_RESOURCE))
+ASK = SimTool(spec("ask", common.TOOL_KIND_INTERACTIVE))
+
+DONE = {"stream": [{"text": "done"}], "usage": {"input_tokens": 10, "output_tokens": 2}}
+
+
+def calls(*named: tuple[str, dict[str, object]]) -> dict[str, object]:
+    return {"stream": [{"tool": tool, "input": data} for tool, data in named]}
+
+
+@pytest.mark.req("LOOP-02")
+async def test_an_answer_without_calls_completes_the_turn(tmp_path: Path) -> None:
+    sim = Sim()
+    live = await sim.session(transcript(tmp_path, DONE))
+    await sim.turn(live)
+    assert sim.types(live) == [
+        "session/created",
+        "inbox/queued",
+        "inbox/taken",
+        "turn/start",
+        "user/message",
+        "step/start",
+        "agent/request",
+        "assistant/chunk",
+        "usage",
+        "assistant/message",
+        "step/end",
+        "turn/stopping",
+        "turn/end",
+        "session/status",
+    ]
+
+
+@pytest.mark.req("LOOP-01", "LOOP-04", "LOOP-05")
+async def test_reads_come_before_questions_and_questions_before_mutations(tmp_path: Path) -> None:
+    sim = Sim([READ, WRITE, ASK])
+    asked = calls(("write", {"name": "w"}), ("ask", {"name": "q"}), ("read", {"name": "r"}))
+    live = await sim.session(transcript(tmp_path, asked, DONE))
+    await sim.turn(live)
+    types = sim.types(live)
+    assert sim.tools.started == ["r", "w"]
+    order = ["interactive/request", "interactive/answered", "plan/ready", "approval/request", "plan/applied"]
+    assert [t for t in types if t in order] == order
+    assert types.index("tool/started") < types.index("interactive/request")
+    history = live._run.history.messages()
+    results = [block.tool_result.call_id for block in history[2].blocks]
+    assert results == [call.call_id for call in sim.of(live, "tool/call")]
+
+
+@pytest.mark.req("LOOP-13")
+async def test_an_unknown_tool_and_bad_arguments_are_results(tmp_path: Path) -> None:
+    sim = Sim([READ])
+    wrong = {"stream": [{"tool": "nothing", "input": {}}, {"tool": "read", "arguments": "{not json"}]}
+    live = await sim.session(transcript(tmp_path, wrong, DONE))
+    await sim.turn(live)
+    results = sim.of(live, "tool/result")
+    assert [r.category for r in results] == [
+        common.TOOL_ERROR_CATEGORY_NOT_FOUND,
+        common.TOOL_ERROR_CATEGORY_INVALID_ARGUMENTS,
+    ]
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_COMPLETED
+
+
+@pytest.mark.req("BOUND-01", "BOUND-02", "BOUND-03")
+@pytest.mark.parametrize(
+    ("bounds", "status"),
+    [
+        (common.Bounds(max_turns=1), common.SESSION_STATUS_ERROR_MAX_TURNS),
+        (common.Bounds(max_cost_nano_usd=1), common.SESSION_STATUS_ERROR_MAX_BUDGET_USD),
+        (common.Bounds(max_wall_clock_ms=1000), common.SESSION_STATUS_ERROR_MAX_WALL_CLOCK),
+    ],
+)
+async def test_a_bound_gives_one_more_step_without_tools(
+    tmp_path: Path, bounds: common.Bounds, status: common.SessionStatus.ValueType
+) -> None:
+    sim = Sim([READ])
+    lines = [
+        {"model": {"pricing": {"input_per_mtok": 3.0, "output_per_mtok": 15.0}}},
+        calls(("read", {"name": "a"})) | {"usage": {"input_tokens": 100, "output_tokens": 5}, "delay_s": 2},
+        {"stream": [{"text": "stopped"}], "expect": {"tools": False, "last_contains": "limit"}},
+    ]
+    live = await sim.session(transcript(tmp_path, *lines), bounds=bounds)
+    await sim.turn(live)
+    assert sim.log.view(live.session).status == status
+    assert sim.log.view(live.session).steps == 2
+    types = sim.types(live)
+    tail = types[types.index("limit/reached") :]
+    assert [t for t in tail if t != "assistant/chunk"] == [
+        "limit/reached",
+        "user/message",
+        "step/start",
+        "agent/request",
+        "usage",
+        "assistant/message",
+        "step/end",
+        "turn/stopping",
+        "turn/end",
+        "session/status",
+        "session/ended",
+    ]
+    assert sim.of(live, "agent/request")[-1].tools_withheld
+    assert not sim.of(live, "agent/request")[-1].tools
+
+
+@pytest.mark.req("BOUND-01")
+async def test_a_bound_fires_before_the_first_step_of_a_turn_without_tools(tmp_path: Path) -> None:
+    sim = Sim([READ])
+    live = await sim.session(
+        transcript(tmp_path, DONE | {"expect": {"tools": False}}), bounds=common.Bounds(max_turns=0)
+    )
+    await sim.turn(live)
+    assert sim.log.view(live.session).status == common.SESSION_STATUS_ERROR_MAX_TURNS
+    assert sim.log.view(live.session).steps == 1
+
+
+@pytest.mark.req("BOUND-04")
+async def test_a_soft_limit_pauses(tmp_path: Path) -> None:
+    sim = Sim([READ])
+    live = await sim.session(
+        transcript(tmp_path, calls(("read", {"name": "a"})), DONE),
+        bounds=common.Bounds(max_turns=1, limit_mode=common.LIMIT_MODE_SOFT),
+    )
+    await sim.turn(live)
+    assert sim.log.view(live.session).status == common.SESSION_STATUS_PAUSED
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_INTERRUPTED
+
+
+@pytest.mark.req("BOUND-09", "BOUND-10")
+async def test_equal_calls_in_a_row_are_a_doom_loop(tmp_path: Path) -> None:
+    sim = Sim([READ])
+    spellings = ['{"a": 1, "name": "x"}', '{ "name":"x","a":1 }', '{"a":1,"\\u006eame":"x"}']
+    lines = [{"stream": [{"tool": "read", "arguments": text}]} for text in spellings]
+    final = {"stream": [{"tool": "read", "input": {}}, {"text": "stuck"}], "expect": {"tools": False}}
+    live = await sim.session(transcript(tmp_path, *lines, final))
+    await sim.turn(live)
+    assert sim.log.view(live.session).status == common.SESSION_STATUS_ERROR_DOOM_LOOP
+    assert len(sim.tools.started) == 3
+    assert sim.of(live, "tool/result")[-1].category == common.TOOL_ERROR_CATEGORY_NOT_STARTED
+
+
+@pytest.mark.req("LOOP-03")
+async def test_a_terminal_tool_ends_the_turn_and_what_follows_it_is_not_started(tmp_path: Path) -> None:
+    report = SimTool(spec("report", common.TOOL_KIND_RESOURCE, terminates_turn=True))
+    sim = Sim([WRITE, report])
+    asked = calls(("write", {"name": "w1"}), ("report", {"name": "t"}), ("write", {"name": "w2"}))
+    live = await sim.session(transcript(tmp_path, asked))
+    await sim.turn(live)
+    assert sim.tools.started == ["w1", "t"]
+    assert sim.of(live, "tool/result")[-1].category == common.TOOL_ERROR_CATEGORY_NOT_STARTED
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_COMPLETED
+    assert sim.types(live)[-4:] == ["step/end", "turn/stopping", "turn/end", "session/status"]
+
+
+@pytest.mark.req("SCHED-01", "SCHED-04")
+async def test_safe_reads_run_at_once_up_to_the_ceiling(tmp_path: Path) -> None:
+    sim = Sim([SimTool(spec("read"), hold=True)], calls_in_flight=8)
+    names = [f"r{i}" for i in range(10)]
+    live = await sim.session(transcript(tmp_path, calls(*(("read", {"name": n}) for n in names)), DONE))
+    await sim.send(live, "go")
+    await asyncio.wait_for(sim.tools.until_running(8), 10)
+    assert sim.tools.most_running == 8
+    for name in names:
+        sim.tools.release(name)
+    await asyncio.wait_for(live.idle(), 10)
+    assert sim.tools.most_running == 8
+    assert sorted(sim.tools.started) == sorted(names)
+
+
+@pytest.mark.req("SCHED-02", "SCHED-03", "SCHED-06")
+async def test_undeclared_calls_of_a_provider_run_alone_in_declaration_order(tmp_path: Path) -> None:
+    sim = Sim([WRITE])
+    live = await sim.session(
+        transcript(tmp_path, calls(*(("write", {"name": f"w{i}"}) for i in range(4))), DONE)
+    )
+    await sim.turn(live)
+    assert sim.tools.started == ["w0", "w1", "w2", "w3"]
+    assert sim.tools.most_running == 1
+
+
+@pytest.mark.req("GATE-01", "GATE-02", "GATE-03")
+async def test_an_item_that_does_not_conflict_goes_ahead_of_one_that_waits(tmp_path: Path) -> None:
+    keyed = SimTool(
+        spec(
+            "put",
+            common.TOOL_KIND_RESOURCE,
+            concurrency=common.ConcurrencySpec(
+                safe=True, key_fields=[common.KeyField(name="key", type=common.KEY_FIELD_TYPE_VALUE)]
+            ),
+        )
+    )
+    sim = Sim([keyed])
+    sim.people.decide = lambda request: None
+    asked = calls(
+        ("put", {"name": "a1", "key": "a"}), ("put", {"name": "b1", "key": "b"}), ("put", {"name": "a2", "key": "a"})
+    )
+    live = await sim.session(transcript(tmp_path, asked, DONE))
+    await sim.send(live, "go")
+    await asyncio.wait_for(sim.people.until_asked(3), 10)
+    waiting = {json.loads(r.item.input)["name"]: r for r in sim.people.asked}
+    await sim.people.settle(live.session, waiting["a2"], approve=True)
+    await sim.people.settle(live.session, waiting["b1"], approve=True)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert sim.tools.started == ["b1"], "a2 waits for a1, which waits for a person"
+    await sim.people.settle(live.session, waiting["a1"], approve=False)
+    await asyncio.wait_for(live.idle(), 10)
+    assert sim.tools.started == ["b1", "a2"]
+    categories = [r.category for r in sim.of(live, "tool/result")]
+    assert common.TOOL_ERROR_CATEGORY_DENIED in categories
+
+
+@pytest.mark.req("LOOP-07")
+async def test_cancel_while_tools_run_settles_everything(tmp_path: Path) -> None:
+    sim = Sim([SimTool(spec("read"), hold=True), WRITE])
+    asked = calls(("read", {"name": "r1"}), ("read", {"name": "r2"}), ("write", {"name": "w"}))
+    live = await sim.session(transcript(tmp_path, asked, DONE))
+    await sim.send(live, "go")
+    await asyncio.wait_for(sim.tools.until_running(2), 10)
+    assert await live.cancel(common.CANCEL_CAUSE_USER, "test")
+    assert sim.tools.cancelled == ["r1", "r2"]
+    assert [r.category for r in sim.of(live, "tool/result")] == [
+        common.TOOL_ERROR_CATEGORY_INTERRUPTED,
+        common.TOOL_ERROR_CATEGORY_INTERRUPTED,
+        common.TOOL_ERROR_CATEGORY_NOT_STARTED,
+    ]
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_ABORTED
+    assert sim.of(live, "turn/stopping")[-1].cancel.client == "test"
+    await sim.turn(live, "next")
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_COMPLETED
+
+
+@pytest.mark.req("LOOP-07")
+async def test_cancel_while_the_model_streams_keeps_what_it_said(tmp_path: Path) -> None:
+    sim = Sim()
+    hanging = {"stream": [{"text": "half a thought"}], "hang_s": 0}
+    live = await sim.session(transcript(tmp_path, hanging | {"hang_s": 3600}, DONE))
+
+    async def sleep(seconds: float) -> None:
+        if seconds > 60:
+            await asyncio.Event().wait()
+
+    sim.clock.sleep = sleep  # type: ignore[method-assign]
+    await sim.send(live, "go")
+    while not sim.of(live, "assistant/chunk"):
+        await asyncio.sleep(0.01)
+    await live.cancel(common.CANCEL_CAUSE_USER, "test")
+    types = sim.types(live)
+    tail = types[types.index("turn/stopping") :]
+    assert tail == ["turn/stopping", "usage", "assistant/message", "step/end", "turn/end", "session/status"]
+    assert sim.of(live, "usage")[-1].estimated
+    assert sim.of(live, "assistant/message")[-1].partial
+
+
+@pytest.mark.req("LOG-14")
+async def test_a_turn_whose_log_fails_ends_when_the_log_takes_events_again(tmp_path: Path) -> None:
+    sim = Sim([READ])
+
+    def answer(call: object) -> ToolOutcome:
+        sim.log.failing = True
+        return ToolOutcome(b'"done"')
+
+    sim.tools.tools[0] = SimTool(spec("read"), answer=answer)
+    live = await sim.session(transcript(tmp_path, calls(("read", {"name": "a"})), DONE))
+    await sim.send(live, "go")
+    while not sim.log.failing:
+        await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    sim.log.failing = False
+    await asyncio.wait_for(live.idle(), 10)
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_ERROR
+    sim.tools.tools[0] = READ
+    await sim.turn(live, "again")
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_COMPLETED
+
+
+@pytest.mark.req("GATE-15")
+async def test_an_unattended_session_asks_nobody(tmp_path: Path) -> None:
+    sim = Sim([WRITE, ASK])
+    asked = calls(("write", {"name": "w"}), ("ask", {"name": "q"}))
+    live = await sim.session(transcript(tmp_path, asked, DONE), unattended=True)
+    await sim.turn(live)
+    assert not sim.people.asked
+    assert sim.tools.started == []
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_COMPLETED
+
+
+@pytest.mark.req("GATE-12")
+async def test_steps_in_which_everything_is_denied_end_blocked(tmp_path: Path) -> None:
+    sim = Sim([WRITE])
+    sim.people.decide = lambda request: False
+    lines = [calls(("write", {"name": f"w{i}"})) for i in range(3)]
+    live = await sim.session(transcript(tmp_path, *lines, DONE | {"expect": {"tools": False}}))
+    await sim.turn(live)
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_BLOCKED
+    assert sim.log.view(live.session).status == common.SESSION_STATUS_IDLE
+
+
+@pytest.mark.req("GATE-16")
+async def test_drift_between_approval_and_run_asks_again(tmp_path: Path) -> None:
+    drifted = iter([ToolFailure(common.TOOL_ERROR_CATEGORY_PRECONDITION_FAILED, "changed"), ToolOutcome(b'"ok"')])
+    tool = SimTool(spec("write", common.TOOL_KIND_RESOURCE), answer=lambda call: next(drifted))
+    sim = Sim([tool])
+    live = await sim.session(transcript(tmp_path, calls(("write", {"name": "w"})), DONE))
+    await sim.turn(live)
+    assert len(sim.people.asked) == 2
+    types = [t for t in sim.types(live) if t.startswith(("tool/", "approval/"))]
+    assert types == [
+        "tool/call",
+        "approval/request",
+        "approval/decided",
+        "tool/started",
+        "tool/retry",
+        "approval/request",
+        "approval/decided",
+        "tool/started",
+        "tool/result",
+    ]
+
+
+@pytest.mark.req("LOOP-12", "MODEL-13")
+async def test_an_answer_at_the_output_limit_runs_nothing(tmp_path: Path) -> None:
+    sim = Sim([WRITE])
+    cut = {"stream": [{"tool": "write", "arguments": '{"name": "rm -rf /'}], "stop": "max_tokens"}
+    live = await sim.session(transcript(tmp_path, cut))
+    await sim.turn(live)
+    assert sim.tools.started == []
+    assert sim.of(live, "tool/result")[-1].category == common.TOOL_ERROR_CATEGORY_TRUNCATED
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_MAX_TOKENS
+
+
+@pytest.mark.req("LOOP-08")
+async def test_a_failed_attempt_is_retried_within_its_step(tmp_path: Path) -> None:
+    sim = Sim()
+    failing = {"stream": [{"text": "lost"}], "error": {"category": "overloaded", "message": "busy", "after_deltas": 1}}
+    live = await sim.session(transcript(tmp_path, failing, DONE))
+    await sim.turn(live)
+    assert sim.log.view(live.session).steps == 1
+    types = sim.types(live)
+    assert types[types.index("agent/request") :][:7] == [
+        "agent/request",
+        "assistant/chunk",
+        "usage",
+        "agent/retry",
+        "assistant/chunk",
+        "usage",
+        "assistant/message",
+    ]
+    assert sim.of(live, "usage")[0].estimated
+
+
+@pytest.mark.req("LOOP-10")
+async def test_a_steering_message_is_seen_at_the_next_step(tmp_path: Path) -> None:
+    sim = Sim([SimTool(spec("read"), hold=True)])
+    live = await sim.session(
+        transcript(tmp_path, calls(("read", {"name": "a"})), DONE | {"expect": {"last_contains": "faster"}})
+    )
+    await sim.send(live, "go")
+    await asyncio.wait_for(sim.tools.until_running(1), 10)
+    await sim.send(live, "faster", common.DELIVERY_NEXT_STEP)
+    sim.tools.release("a")
+    await asyncio.wait_for(live.idle(), 10)
+    assert sim.log.view(live.session).turns == 1
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_COMPLETED

@@ -1,0 +1,425 @@
+"""A world that is not there: clock, ids, log, tools, hooks, people and trace, for the loop alone.
+
+Rules, history, policy and the replay model are the real ones; what is simulated is time, the disk, the
+processes of tools, and whoever answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from turnd.hooks.chain import Chain
+from turnd.loop.session import LiveSession
+from turnd.loop.settings import LoopSettings
+from turnd.models.catalogue import Catalogue
+from turnd.models.keys import Keys
+from turnd.ports import (
+    Attributes,
+    Emit,
+    Invocation,
+    LogFailed,
+    Preview,
+    Tool,
+    ToolFailure,
+    ToolOutcome,
+    ToolSession,
+    ToolSet,
+    UnknownSession,
+    World,
+)
+from turnd.rules.backoff import RetryPolicy
+from turnd.rules.event import Draft, event_type, make_event
+from turnd.rules.policy import Policy
+from turnd.rules.state import SessionState, apply, position
+from turnd.rules.status import SessionView, advance
+from turnd.v1 import common_pb2 as common
+from turnd.v1 import event_pb2, provider_pb2
+
+
+class SimClock:
+    """Time passes only where somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now_us(self) -> int:
+        return 1_700_000_000_000_000 + round(self.seconds * 1_000_000)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        await asyncio.sleep(0)
+
+
+class SimIds:
+    def __init__(self) -> None:
+        self._next = 0
+
+    def _mint(self, prefix: str) -> str:
+        self._next += 1
+        return f"{prefix}{self._next}"
+
+    def session(self) -> str:
+        return self._mint("S")
+
+    def call(self) -> str:
+        return self._mint("c")
+
+    def request(self) -> str:
+        return self._mint("r")
+
+    def message(self) -> str:
+        return self._mint("m")
+
+
+class MemoryLog:
+    """A log whose commits always succeed, unless a test sets `failing`."""
+
+    def __init__(self, clock: SimClock) -> None:
+        self._clock = clock
+        self.events: dict[str, list[event_pb2.Event]] = {}
+        self._folded: dict[str, tuple[SessionState, SessionView]] = {}
+        self.subscribers: list[Callable[[Sequence[event_pb2.Event]], None]] = []
+        self.failing = False
+
+    async def load(self, session: str) -> None:
+        if session not in self._folded:
+            raise UnknownSession(session)
+
+    def state(self, session: str) -> SessionState:
+        return self._folded.get(session, (SessionState(), SessionView()))[0]
+
+    def view(self, session: str) -> SessionView:
+        return self._folded[session][1]
+
+    async def append(self, *drafts: Draft) -> list[event_pb2.Event]:
+        if self.failing:
+            await asyncio.sleep(0)
+            raise LogFailed("no space left on device")
+        folded = dict(self._folded)
+        made = []
+        for draft in drafts:
+            state, view = folded.get(draft.session, (SessionState(), SessionView()))
+            turn, step = position(state, draft.payload)
+            time_us = self._clock.now_us() if draft.time_us is None else draft.time_us
+            event = make_event(draft, seq=state.seq + 1, time_us=time_us, turn=turn, step=step)
+            folded[draft.session] = (apply(state, event), advance(view, event))
+            made.append(event)
+        self._folded = folded
+        for event in made:
+            self.events.setdefault(event.session, []).append(event)
+        for subscriber in self.subscribers:
+            subscriber(made)
+        await asyncio.sleep(0)
+        return made
+
+    async def read(self, session: str, after_seq: int = 0) -> AsyncIterator[Sequence[event_pb2.Event]]:
+        yield self.events[session][after_seq:]
+
+
+Work = Callable[[Invocation], "ToolOutcome | ToolFailure | None"]
+
+
+@dataclass
+class SimTool:
+    """A tool whose calls last until the test lets them end, or end at once."""
+
+    spec: provider_pb2.ToolSpec
+    provider: str = "sim"
+    answer: Callable[[Invocation], ToolOutcome | ToolFailure] = lambda call: ToolOutcome(b'"done"')
+    preview: Callable[[Invocation], Preview] = lambda call: Preview()
+    hold: bool = False
+
+
+@dataclass
+class SimTools:
+    """The tools of every session, and a record of what ran when."""
+
+    tools: list[SimTool]
+    running: set[str] = field(default_factory=set)
+    most_running: int = 0
+    overlaps: set[frozenset[str]] = field(default_factory=set)
+    started: list[str] = field(default_factory=list)
+    gates: dict[str, asyncio.Event] = field(default_factory=dict)
+    cancelled: list[str] = field(default_factory=list)
+    begun: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def open(self, session: ToolSession, emit: Emit) -> ToolSet:
+        return _Set(self)
+
+    def get(self, provider: str, tool: str) -> SimTool | None:
+        return next((t for t in self.tools if (t.provider, t.spec.name) == (provider, tool)), None)
+
+    async def until_running(self, count: int) -> None:
+        """Waits until so many calls run at once."""
+        async with self.begun:
+            await self.begun.wait_for(lambda: len(self.running) >= count)
+
+    def release(self, name: str) -> None:
+        """Lets the held call whose input has this name end."""
+        self.gates.setdefault(name, asyncio.Event()).set()
+
+
+class _Set:
+    def __init__(self, world: SimTools) -> None:
+        self._world = world
+
+    def offered(self) -> tuple[Tool, ...]:
+        return tuple(Tool(t.provider, "1", t.spec) for t in self._world.tools)
+
+    def find(self, provider: str, tool: str) -> Tool | None:
+        return next((t for t in self.offered() if (t.provider, t.spec.name) == (provider, tool)), None)
+
+    def check_input(self, provider: str, tool: str, data: bytes) -> ToolFailure | None:
+        if isinstance(json.loads(data), dict):
+            return None
+        return ToolFailure(common.TOOL_ERROR_CATEGORY_INVALID_ARGUMENTS, "not an object")
+
+    async def preview(self, call: Invocation) -> Preview:
+        tool = self._world.get(call.provider, call.tool)
+        assert tool is not None
+        return tool.preview(call)
+
+    async def invoke(self, call: Invocation) -> ToolOutcome | ToolFailure:
+        world = self._world
+        tool = world.get(call.provider, call.tool)
+        assert tool is not None
+        name = str(json.loads(call.input).get("name", call.call_id))
+        world.overlaps |= {frozenset((name, other)) for other in world.running}
+        async with world.begun:
+            world.running.add(name)
+            world.begun.notify_all()
+        world.started.append(name)
+        world.most_running = max(world.most_running, len(world.running))
+        try:
+            if tool.hold:
+                await world.gates.setdefault(name, asyncio.Event()).wait()
+            else:
+                await asyncio.sleep(0)
+            return tool.answer(call)
+        except asyncio.CancelledError:
+            world.cancelled.append(name)
+            raise
+        finally:
+            world.running.discard(name)
+
+    async def close(self) -> None:
+        return
+
+
+class SimPeople:
+    """Answers requests as the test says; whatever it does not say stays open until it does."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+        self._settled: dict[str, asyncio.Future[Any]] = {}
+        self.decide: Callable[[event_pb2.ApprovalRequest], bool | None] = lambda request: True
+        self.reply: Callable[[event_pb2.InteractiveRequest], object] = lambda request: {"answer": "yes"}
+        self.asked: list[event_pb2.ApprovalRequest] = []
+        self.arrived = asyncio.Condition()
+        log.subscribers.append(self._committed)
+
+    def _committed(self, events: Sequence[event_pb2.Event]) -> None:
+        for event in events:
+            match event.WhichOneof("data"):
+                case "approval_decided":
+                    self._future(event.approval_decided.request_id).set_result(event.approval_decided)
+                case "interactive_answered":
+                    self._future(event.interactive_answered.request_id).set_result(event.interactive_answered)
+                case _:
+                    pass
+
+    def _future(self, request_id: str) -> asyncio.Future[Any]:
+        return self._settled.setdefault(request_id, asyncio.get_running_loop().create_future())
+
+    async def until_asked(self, count: int) -> None:
+        """Waits until so many approvals were asked for."""
+        async with self.arrived:
+            await self.arrived.wait_for(lambda: len(self.asked) >= count)
+
+    async def settle(self, session: str, request: event_pb2.ApprovalRequest, approve: bool) -> None:
+        await self._log.append(
+            Draft(
+                session,
+                event_pb2.ApprovalDecided(
+                    request_id=request.request_id,
+                    call_id=request.item.call_id,
+                    outcome=common.APPROVAL_OUTCOME_APPROVED if approve else common.APPROVAL_OUTCOME_DENIED,
+                    scope=common.APPROVAL_SCOPE_ONCE,
+                    client="test",
+                ),
+            )
+        )
+
+    async def decision(self, session: str, request_id: str) -> event_pb2.ApprovalDecided:
+        request = self._log.view(session).open_requests[request_id].approval
+        async with self.arrived:
+            self.asked.append(request)
+            self.arrived.notify_all()
+        answer = self.decide(request)
+        if answer is not None:
+            await self.settle(session, request, answer)
+        return await asyncio.shield(self._future(request_id))
+
+    async def answer(self, session: str, request_id: str) -> event_pb2.InteractiveAnswered:
+        request = self._log.view(session).open_requests[request_id].interactive
+        await self._log.append(
+            Draft(
+                session,
+                event_pb2.InteractiveAnswered(
+                    request_id=request_id,
+                    call_id=request.call_id,
+                    outcome=common.ANSWER_OUTCOME_ANSWERED,
+                    client="test",
+                    output=json.dumps(self.reply(request)).encode(),
+                ),
+            )
+        )
+        return await asyncio.shield(self._future(request_id))
+
+
+@dataclass
+class SimSpan:
+    name: str
+    attributes: dict[str, Any]
+    parent: SimSpan | None
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    traceparent: str = ""
+
+    def event(self, name: str, attributes: Attributes | None = None) -> None:
+        self.events.append((name, dict(attributes or {})))
+
+    def set(self, attributes: Attributes) -> None:
+        self.attributes |= attributes
+
+
+class SimTrace:
+    """Keeps every span."""
+
+    def __init__(self) -> None:
+        self.spans: list[SimSpan] = []
+
+    @contextmanager
+    def span(self, name: str, attributes: Attributes | None = None) -> Iterator[SimSpan]:
+        span = SimSpan(name, dict(attributes or {}), None)
+        self.spans.append(span)
+        yield span
+
+
+class Sim:
+    """One daemon's loop in this world."""
+
+    def __init__(
+        self,
+        tools: Sequence[SimTool] = (),
+        *,
+        policy: Policy | None = None,
+        subscribers: Sequence[Any] = (),
+        **settings: Any,
+    ) -> None:
+        self.clock = SimClock()
+        self.log = MemoryLog(self.clock)
+        self.tools = SimTools(list(tools))
+        self.people = SimPeople(self.log)
+        self.trace = SimTrace()
+        self.world = World(
+            clock=self.clock,
+            ids=SimIds(),
+            log=self.log,
+            models=Catalogue(self.clock, Keys({})),
+            tools=self.tools,
+            hooks=Chain(subscribers, self.trace),
+            people=self.people,
+            trace=self.trace,
+        )
+        self.settings = LoopSettings(
+            policy=policy or Policy(), retry=RetryPolicy(), jitter=lambda: 0.5, **settings
+        )
+
+    async def session(
+        self,
+        model: Path,
+        *,
+        bounds: common.Bounds | None = None,
+        unattended: bool = False,
+        threshold: int = 3,
+        polling: Sequence[str] = (),
+    ) -> LiveSession:
+        """A new session under a replay transcript."""
+        session = self.world.ids.session()
+        profile = common.ProfileSnapshot(
+            name="default",
+            model=f"replay:{model}",
+            tools=["*"],
+            bounds=bounds or common.Bounds(),
+            doom_loop=common.DoomLoop(threshold=threshold, window_size=10, polling=polling),
+        )
+        await self.log.append(
+            Draft(
+                session,
+                event_pb2.SessionCreated(cwd="/nowhere", profile=profile, unattended=unattended),
+            )
+        )
+        return LiveSession(self.world, lambda: self.settings, session)
+
+    async def send(
+        self, live: LiveSession, text: str, delivery: common.Delivery.ValueType = common.DELIVERY_NEXT_TURN
+    ) -> None:
+        """Queues a message and wakes the session."""
+        block = common.ContentBlock(text=common.TextBlock(text=text))
+        await self.log.append(
+            Draft(
+                live.session,
+                event_pb2.InboxQueued(
+                    message_id=self.world.ids.message(), blocks=[block], delivery=delivery, client="test"
+                ),
+            )
+        )
+        live.poke()
+
+    async def turn(self, live: LiveSession, text: str = "go") -> None:
+        """One message and everything that follows from it."""
+        await self.send(live, text)
+        await asyncio.wait_for(live.idle(), 20)
+
+    def types(self, live: LiveSession) -> list[str]:
+        """The types of the session's events, in order."""
+        return [event_type(event) for event in self.log.events[live.session]]
+
+    def of(self, live: LiveSession, kind: str) -> list[Any]:
+        """The payloads of one type, in order."""
+        field_name = kind.replace("/", "_", 1)
+        return [
+            getattr(event, field_name)
+            for event in self.log.events[live.session]
+            if event.WhichOneof("data") == field_name
+        ]
+
+
+def transcript(directory: Path, *lines: Mapping[str, object]) -> Path:
+    """A replay file of these lines."""
+    path = directory / "model.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def spec(
+    name: str,
+    kind: common.ToolKind.ValueType = common.TOOL_KIND_DATA_SOURCE,
+    risk: common.Risk.ValueType | None = None,
+    **more: Any,
+) -> provider_pb2.ToolSpec:
+    """A tool of any input; reads are safe, as their providers would declare them."""
+    if risk is None:
+        risk = common.RISK_MODERATE if kind == common.TOOL_KIND_RESOURCE else common.RISK_READ_ONLY
+    if kind == common.TOOL_KIND_DATA_SOURCE and "concurrency" not in more:
+        more["concurrency"] = common.ConcurrencySpec(safe=True)
+    return provider_pb2.ToolSpec(name=name, kind=kind, risk=risk, input_schema=b'{"type": "object"}', **more)
