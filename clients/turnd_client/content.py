@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import json
 
-_TEXT_KEYS = ("output", "text", "content", "stdout", "answer", "message", "error")
+_TEXT_KEYS = ("output", "text", "content", "stdout", "question", "answer", "message", "error")
 
 
-def readable(data: bytes) -> str:
-    """The text in it where there is one, else the JSON itself, with what else it says in front."""
+def readable(data: bytes) -> tuple[str, str]:
+    """The text in it, and in front of it in short what else it says; for JSON without a text only the latter."""
     try:
         value = json.loads(data) if data else ""
     except ValueError:
-        return data.decode("utf-8", "replace")
+        return "", data.decode("utf-8", "replace")
     if isinstance(value, str):
-        return value
+        return "", value
     if isinstance(value, dict):
         for key in _TEXT_KEYS:
             if isinstance(value.get(key), str):
-                rest = {name: other for name, other in value.items() if name != key and other is not None}
-                head = ", ".join(f"{name}: {_short(other)}" for name, other in rest.items())
-                return "\n".join(part for part in (head, value[key]) if part)
-    return _short(value)
+                # What is empty or does not apply is left out; an exit code of 0 says something.
+                rest = {
+                    name: other
+                    for name, other in value.items()
+                    if name != key and (other or name == "exit_code")
+                }
+                return _pairs(rest), value[key]
+        return _pairs(value), ""
+    return _short(value), ""
 
 
 def fields(data: bytes) -> str:
@@ -30,9 +35,11 @@ def fields(data: bytes) -> str:
         value = json.loads(data) if data else {}
     except ValueError:
         return data.decode("utf-8", "replace")
-    if isinstance(value, dict):
-        return ", ".join(f"{name}: {_short(each)}" for name, each in value.items())
-    return _short(value)
+    return _pairs(value) if isinstance(value, dict) else _short(value)
+
+
+def _pairs(value: dict[str, object]) -> str:
+    return ", ".join(f"{name}: {_short(each)}" for name, each in value.items())
 
 
 def _short(value: object) -> str:

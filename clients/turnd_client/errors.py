@@ -34,6 +34,10 @@ class StartFailed(ClientError):
     """A daemon was started and did not become ready."""
 
 
+class StopFailed(ClientError):
+    """A daemon was asked to stop and lives on."""
+
+
 class OtherProtocol(ClientError):
     """The daemon speaks another major version of `turnd.v1`; only status and stop work (V08)."""
 

@@ -97,7 +97,8 @@ class Screen:
     def question(self, request: event_pb2.InteractiveRequest, path: str = "") -> None:
         """A question that waits for an answer."""
         self.line(f"? question {request.request_id}{path}: {request.provider}.{request.tool}", "bold")
-        self._indented(readable(request.input))
+        head, body = readable(request.input)
+        self._indented("\n".join(part for part in (body, head) if part))
 
     def open_request(self, request: sessions_pb2.OpenRequest) -> None:
         """A request as the session's state holds it."""
@@ -165,14 +166,18 @@ class Screen:
     def _result(self, result: event_pb2.ToolResult) -> None:
         call = self._calls.pop(result.call_id, event_pb2.ToolCall(call_id=result.call_id))
         name = call.tool or call.call_id
+        head, body = readable(result.content)
+        if result.input_corrected:
+            head = f"with a corrected input; {head}"
         if result.is_error:
             category = common_pb2.ToolErrorCategory.Name(result.category)
-            word = category.removeprefix("TOOL_ERROR_CATEGORY_").lower()
-            self.line(f"  {name} failed ({word}): {one_line(readable(result.content), _WIDTH)}", "red")
-            return
-        self.line(f"  {name}: done" + (" (input corrected)" if result.input_corrected else ""), "dim")
-        if result.call_id not in self._told:
-            self._indented(readable(result.content))
+            word = category.removeprefix("TOOL_ERROR_CATEGORY_").lower().replace("_", " ")
+            self.line(f"  {name}: {word} {one_line(head, _WIDTH)}".rstrip(), "red")
+        else:
+            self.line(f"  {name}: {one_line(head, _WIDTH) or 'done'}", "dim")
+        # Output that was shown as it came is not shown twice.
+        if body and (result.is_error or result.call_id not in self._told):
+            self._indented(body)
         self._told.discard(result.call_id)
 
     def _request(self, event: event_pb2.Event) -> None:
@@ -197,7 +202,7 @@ class Screen:
     def _answered(self, answered: event_pb2.InteractiveAnswered) -> None:
         outcome = common_pb2.AnswerOutcome.Name(answered.outcome).removeprefix("ANSWER_OUTCOME_").lower()
         by = f" by {one_line(answered.client, 80)}" if answered.client else ""
-        text = f": {one_line(readable(answered.output), _WIDTH)}" if answered.output else ""
+        text = f": {one_line(' '.join(readable(answered.output)), _WIDTH)}" if answered.output else ""
         self.line(f"  {answered.request_id} {outcome}{by}{text}", "green")
 
     def _attention(self, attention: event_pb2.ChildAttention) -> None:

@@ -99,7 +99,8 @@ def spawn_daemon(place: Paths, environment: Mapping[str, str]) -> Spawned:
             stdout=output,
             stderr=output,
             cwd="/",
-            env=dict(environment),
+            # What this client says to its own gRPC is not for the daemon.
+            env={name: value for name, value in environment.items() if not name.startswith("GRPC_")},
             start_new_session=True,
         )
     return Spawned(process, log, offset)

@@ -72,6 +72,7 @@ class App:
     ) -> None:
         self._paths = paths
         self._version = version
+        self._redactor = redactor
         self._config = load(paths.config_file)
         refuse_unsupported(self._config)
         self._jitter = random.SystemRandom().random
@@ -134,6 +135,7 @@ class App:
         await self._tools.start()
         self._server = self._make_server()
         await self._server.start()
+        self._redactor.learn(self._paths.token.read_text(encoding="ascii").strip())
         log.info(
             "serving", version=self._version, socket=str(self._paths.socket), sandbox=self._cells.description
         )

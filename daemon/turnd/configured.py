@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from turnd.config import Config, ConfigError
 from turnd.config.models import ModelServer, Pricing
-from turnd.config.policy import PolicyRule
 from turnd.config.secrets import Secret
 from turnd.loop.settings import LoopSettings
 from turnd.models.endpoint import CompatibleEndpoint
@@ -17,7 +15,6 @@ from turnd.ports import Price
 from turnd.rules import policy
 from turnd.rules.backoff import RetryPolicy
 from turnd.v1 import common_pb2 as common
-from turnd.v1.jsonform import enum_text
 
 
 def refuse_unsupported(config: Config) -> None:
@@ -93,7 +90,7 @@ def _endpoint(name: str, server: ModelServer) -> CompatibleEndpoint:
 def _key_source(secret: Secret | None) -> EnvironmentKey | FileKey | None:
     if secret is None:
         return None
-    return EnvironmentKey(secret.env) if secret.env else FileKey(Path(secret.file or "").expanduser())
+    return EnvironmentKey(secret.env) if secret.env else FileKey(secret.file or "")
 
 
 def _price(pricing: Pricing | None) -> Price | None:
@@ -111,22 +108,8 @@ def _price(pricing: Pricing | None) -> Price | None:
     )
 
 
-def _policy(rules: tuple[PolicyRule, ...]) -> policy.Policy:
+def _policy(rules: tuple[policy.PolicyRule, ...]) -> policy.Policy:
     try:
-        return policy.Policy([_rule(rule) for rule in rules])
+        return policy.Policy(rules)
     except policy.PolicyError as wrong:
         raise ConfigError([str(wrong)]) from wrong
-
-
-def _rule(rule: PolicyRule) -> policy.PolicyRule:
-    match = {
-        "tool": list(rule.match.tool),
-        "provider": list(rule.match.provider),
-        "risk": [enum_text(common.Risk, risk) for risk in rule.match.risk],
-        "kind": [enum_text(common.ToolKind, kind) for kind in rule.match.kind],
-        "command": list(rule.match.command),
-        "path": list(rule.match.path),
-        "host": list(rule.match.host),
-    }
-    named = {key: values for key, values in match.items() if values}
-    return policy.parse_rule(rule.name, str(rule.origin), named, enum_text(common.PolicyAction, rule.action))

@@ -44,7 +44,8 @@ class DeclarationError(TypeError):
 class Outcome(Generic[_T]):
     """A result with more to say than its content.
 
-    `is_error` marks a failed outcome of work that was done (a failing test run). `left_state` is the state
+    `is_error` marks work that was done and failed: it passed a limit. A failing test run is an ordinary result.
+    `left_state` is the state
     that each target was left in, in the words of the tool's own preconditions.
     """
 

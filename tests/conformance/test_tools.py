@@ -326,17 +326,23 @@ async def test_a_command_ends_with_its_call(script: Bench) -> None:
 @pytest.mark.req("TOOL-12")
 async def test_commands_see_the_sessions_environment_and_tmp_and_nothing_of_turnds(files: Bench) -> None:
     session = await files.open(environment={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "VIRTUAL_ENV": "/v"})
-    run = content(await session.call("workspace.run_command", {"command": "env; echo kept > /tmp/x; ls /run; ls /proc"}))
+    look = "env; echo kept > /tmp/x; ls -A /run/turnd 2>&1; ls -d /proc/[0-9]*; ls -l /proc/self/fd"
+    run = content(await session.call("workspace.run_command", {"command": look}))
     lines = run["output"].splitlines()
     assert "VIRTUAL_ENV=/v" in lines
-    assert not [line for line in lines if "TURND" in line or "turnd" in line]
-    assert sum(line.isdigit() for line in lines) < 8
+    assert not [line for line in lines if line.startswith("TURND_")]
+    assert [line for line in lines if "/run/turnd" in line and "No such file" in line]
+    assert not [line for line in lines if "socket:" in line]
+    # Process 1, the two that wait for the command, bash, ls: no other cell's, and none of the host's.
+    assert sum(line.startswith("/proc/") for line in lines) <= 5
     again = content(await session.call("workspace.inspect_command", {"command": "cat /tmp/x; echo $$"}))
     assert again["output"].splitlines()[0] == "kept"
     other = await files.open("S2")
-    assert content(await other.call("workspace.inspect_command", {"command": "ls /tmp"}))["output"].find("x\n") < 0
-    own = await files.open("S3", cwd=files.workspace)
-    assert content(await own.call("workspace.run_command", {"command": "pwd"}))["output"] == f"{files.workspace}\n"
+    assert content(await other.call("workspace.inspect_command", {"command": "test -e /tmp/x"}))["exit_code"] == 1
+    below = files.workspace / "below"
+    below.mkdir()
+    own = await files.open("S3", cwd=below)
+    assert content(await own.call("workspace.run_command", {"command": "pwd"}))["output"] == f"{below}\n"
 
 
 @pytest.mark.req("TOOL-11")

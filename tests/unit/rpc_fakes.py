@@ -13,7 +13,7 @@ import grpc
 
 from turnd.rpc.server import RpcServer
 from turnd.sessions.refusal import not_found
-from turnd.sessions.tail import CursorOutOfRange
+from turnd.sessions.tail import Batch, CursorOutOfRange
 from turnd.v1 import daemon_pb2, event_pb2, sessions_pb2
 from turnd.v1.paths import Paths
 from turnd_client.client import Client
@@ -24,14 +24,6 @@ SESSION = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
 def note(seq: int, text: str = "") -> event_pb2.Event:
     return event_pb2.Event(session=SESSION, seq=seq, note=event_pb2.Note(text=text or f"note {seq}"))
-
-
-@dataclass
-class Batch:
-    blobs: list[bytes]
-    last_seq: int
-    last_position: int
-    caught_up: bool
 
 
 class ScriptedTail:
@@ -48,7 +40,7 @@ class ScriptedTail:
         self._more.set()
         self._more = asyncio.Event()
 
-    async def follow(self, session: str | None, after: int) -> AsyncIterator[Batch]:
+    async def follow(self, session: str | None, after: int) -> AsyncGenerator[Batch, None]:
         if not 0 <= after <= len(self.events):
             raise CursorOutOfRange(after, len(self.events))
         at = after
@@ -58,7 +50,7 @@ class ScriptedTail:
                 part = self.events[at : at + 100]
                 at += len(part)
                 if part or at == after:
-                    blobs = [event.SerializeToString() for event in part]
+                    blobs = tuple(event.SerializeToString() for event in part)
                     yield Batch(blobs, at, at, caught_up=at == len(self.events))
                 if at == len(self.events):
                     await more.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -137,7 +138,7 @@ def test_what_was_shown_is_what_the_message_says(data: st.DataObject) -> None:
         block.SerializeToString()
         prose = block.text.text or block.thinking.thinking
         if prose:
-            assert prose in (shown[index] if index in shown else "", shown.get(index, "") + "\ufffd")
+            assert prose in (shown.get(index, ""), shown.get(index, "") + "\ufffd")
 
 
 @pytest.mark.req("MODEL-02")
@@ -146,7 +147,7 @@ def test_blocks_keep_the_order_of_the_stream_and_neighbours_of_a_kind_are_one(st
     made = message(stream)
 
     kinds = [block.WhichOneof("block") for block in made.blocks]
-    assert not any(a == b == "text" for a, b in zip(kinds, kinds[1:], strict=False))
+    assert not any(one == other == "text" for one, other in pairwise(kinds))
     begun = [said.text for said in stream if said.kind == "start"]
     assert [call.wire_name for call in made.calls] == begun
     assert [block.tool_use.wire_name for block in made.blocks if block.HasField("tool_use")] == begun

@@ -196,5 +196,5 @@ def test_a_flag_that_is_no_plain_number_is_refused(text: str) -> None:
 def test_a_flag_that_is_a_plain_number_is_one() -> None:
     assert bounds.parse_max_turns(bounds.number_in("12")) == 12
     assert bounds.parse_max_cost_usd(bounds.number_in("0.25")) == 250_000_000
-    with pytest.raises(LimitError, match="max_turns: expected .*, found -3"):
+    with pytest.raises(LimitError, match=r"max_turns: expected .*, found -3"):
         bounds.parse_max_turns(bounds.number_in("-3"))

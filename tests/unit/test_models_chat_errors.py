@@ -107,3 +107,15 @@ def test_categories(status: int | None, body: object, category: common.ModelErro
 def test_message_and_code_wherever_they_are(body: object, message: str, code: str) -> None:
     found = vendor_error(400, body)
     assert (found.message, found.code) == (message, code)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"message": "no", "code": 503}, "503"),
+        ({"message": "no", "code": 500, "type": "server_error"}, "server_error"),
+        ({"message": "no"}, ""),
+    ],
+)
+def test_the_code_of_an_error_in_a_stream_claims_no_http_status(body: object, code: str) -> None:
+    assert vendor_error(None, body).code == code

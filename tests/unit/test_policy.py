@@ -210,10 +210,12 @@ def test_an_action_must_be_said() -> None:
         Policy([rule("r", common.POLICY_ACTION_UNSPECIFIED)])
 
 
-def test_an_empty_match_is_legal_and_warned_about() -> None:
-    made = Policy([rule("all", ASK), rule("some", ASK, Match.of(tool=["a"]))])
-
-    assert made.warnings == ("policy rule 'all' (config.toml:all) has an empty match: it is for every call",)
+def test_an_empty_match_is_legal_and_can_be_told() -> None:
+    assert Match.of(tool=["*"], path=["*", "src"]).empty
+    assert not any(
+        Match.of(**{field: ["a"]}).empty for field in ("tool", "provider", "command", "path", "host")
+    )
+    assert decided(READ_FILE, rule("all", DENY)) == (DENY, "all")
 
 
 @pytest.mark.req("GATE-04")

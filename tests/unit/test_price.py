@@ -122,7 +122,7 @@ def test_a_price_changes_at_its_time() -> None:
 def test_tiers_that_overlap_are_refused_naming_both_and_where() -> None:
     with pytest.raises(PriceError, match=r"'a' and 'b' overlap: both hold at 2026-01-01T00:00:00\+00:00 for"):
         Pricing((replace(PLAIN, name="a", until_us=SPLIT_US + 1), replace(PLAIN, name="b", from_us=SPLIT_US)))
-    with pytest.raises(PriceError, match="'a' and 'b' overlap: both hold .* for an input of 100 tokens"):
+    with pytest.raises(PriceError, match=r"'a' and 'b' overlap: both hold .* for an input of 100 tokens"):
         Pricing((replace(PLAIN, name="a"), replace(PLAIN, name="b", from_tokens=100)))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -289,3 +291,17 @@ def test_what_is_not_text_is_refused() -> None:
 def test_a_file_without_completions_is_refused() -> None:
     assert refusal("") == "there is no completion in it"
     assert refusal('{"model": {}}') == "there is no completion in it"
+
+
+def test_the_examples_of_the_documentation_can_be_played() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "replay.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```jsonl?\n(.*?)```", page, re.DOTALL)
+    transcripts = [parse_transcript(example.encode()) for example in examples]
+    assert [len(completions) for completions in transcripts[0].rows.values()] == [4, 1, 1]
+    assert transcripts[1].rows[STEPS][0].failure is not None
+    categories = {
+        name.lower() for name in re.findall(r"`([a-z_]+)`", page.split("| `category` |")[1].split("|")[0])
+    }
+    assert categories == {
+        name.removeprefix("MODEL_ERROR_CATEGORY_").lower() for name in common.ModelErrorCategory.keys()[1:]
+    }

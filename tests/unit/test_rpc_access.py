@@ -9,8 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-
 from tests.unit.rpc_fakes import place_of, served
+
 from turnd.rpc.endpoint import prepare_runtime
 from turnd.v1 import daemon_pb2, daemon_pb2_grpc, sessions_pb2, sessions_pb2_grpc
 from turnd.v1.paths import SocketPathTooLong, UnsafePath

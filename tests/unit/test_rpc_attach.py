@@ -7,16 +7,17 @@ from pathlib import Path
 
 import grpc
 import pytest
+from tests.unit.rpc_fakes import SESSION, note, served
 
-from tests.unit.rpc_fakes import SESSION, Batch, note, served
 from turnd.rpc.attach import encode
+from turnd.sessions.tail import Batch
 from turnd.v1 import sessions_pb2, sessions_pb2_grpc
 from turnd_client.errors import ConnectionLost, Refused
 
 
 def test_a_batch_is_the_message_that_it_says_it_is() -> None:
     events = [note(1, "a" * 200), note(2, "b" * 20_000), note(3)]
-    batch = Batch([event.SerializeToString() for event in events], 3, 300, caught_up=True)
+    batch = Batch(tuple(event.SerializeToString() for event in events), 3, 300, caught_up=True)
     assert sessions_pb2.AttachResponse.FromString(encode(batch)) == sessions_pb2.AttachResponse(
         events=events, seq=3, position=300, caught_up=True
     )
@@ -75,10 +76,11 @@ async def test_the_last_cursor_is_lawful_and_an_unknown_session_is_not(short_pat
         with pytest.raises(Refused) as refused:
             await anext(aiter(client.attach("01BX5ZZKBKACTAV9WEVGEMMVRZ")))
         assert refused.value.code is grpc.StatusCode.NOT_FOUND
-        with pytest.raises(grpc.aio.AioRpcError) as neither:
-            async with it.channel() as channel:
-                sessions = sessions_pb2_grpc.SessionsStub(channel)
-                await sessions.Attach(sessions_pb2.AttachRequest(), metadata=it.metadata, timeout=10).read()
+        async with it.channel() as channel:
+            sessions = sessions_pb2_grpc.SessionsStub(channel)
+            call = sessions.Attach(sessions_pb2.AttachRequest(), metadata=it.metadata, timeout=10)
+            with pytest.raises(grpc.aio.AioRpcError) as neither:
+                await call.read()
         assert neither.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -111,39 +113,47 @@ async def test_presence_and_the_tail_are_left_when_the_client_leaves(short_path:
 
 @pytest.mark.req("G02", "RPC-02")
 async def test_a_client_that_takes_nothing_is_disconnected_and_holds_up_nobody(short_path: Path) -> None:
-    async with served(short_path, stuck_client_s=0.3) as it, it.client("other") as other:
-        async with it.channel(("grpc.http2.bdp_probe", 0)) as channel:
-            sessions = sessions_pb2_grpc.SessionsStub(channel)
-            cursor = sessions_pb2.SessionCursor(session=SESSION)
-            request = sessions_pb2.AttachRequest(client="stuck", session=cursor)
-            stuck = sessions.Attach(request, metadata=it.metadata)
-            await stuck.read()
-            it.tail.commit(*(note(seq, "x" * 100_000) for seq in range(1, 401)))
-            seen = 0
-            async for response in other.attach(SESSION):
-                seen += len(response.events)
-                if seen == 400:
-                    break
+    async with (
+        served(short_path, stuck_client_s=0.3) as it,
+        it.client("other") as other,
+        it.channel(("grpc.http2.bdp_probe", 0)) as channel,
+    ):
+        sessions = sessions_pb2_grpc.SessionsStub(channel)
+        cursor = sessions_pb2.SessionCursor(session=SESSION)
+        request = sessions_pb2.AttachRequest(client="stuck", session=cursor)
+        stuck = sessions.Attach(request, metadata=it.metadata)
+        await stuck.read()
+        it.tail.commit(*(note(seq, "x" * 100_000) for seq in range(1, 401)))
+        seen = 0
+        async for response in other.attach(SESSION):
+            seen += len(response.events)
+            if seen == 400:
+                break
+        while "stuck" in str(it.present.names):
+            it.present.one_left.clear()
             await it.present.one_left.wait()
-            while "stuck" in str(it.present.names):
-                it.present.one_left.clear()
-                await it.present.one_left.wait()
-            # It loses nothing: its cursor is good for another stream.
-            first = await anext(aiter(other.attach(SESSION, 10)))
-            assert first.events[0].seq == 11
+        # It loses nothing: its cursor is good for another stream.
+        first = await anext(aiter(other.attach(SESSION, 10)))
+        assert first.events[0].seq == 11
 
 
 @pytest.mark.req("G03")
 async def test_a_stop_gives_what_was_committed_and_then_says_that_it_stops(short_path: Path) -> None:
     async with served(short_path) as it, it.client() as client:
         seen: list[int] = []
-        with pytest.raises(ConnectionLost, match="stopping"):
+
+        async def read_to_the_end() -> None:
             async for response in client.attach(SESSION):
-                seen += [event.seq for event in response.events]
-                if not seen:
-                    it.tail.commit(*(note(seq) for seq in range(1, 301)))
-                    stopped = asyncio.ensure_future(it.server.stop(5))
-        await stopped
+                seen.extend(event.seq for event in response.events)
+                attached.set()
+
+        attached = asyncio.Event()
+        reading = asyncio.ensure_future(read_to_the_end())
+        await attached.wait()
+        it.tail.commit(*(note(seq) for seq in range(1, 301)))
+        await it.server.stop(5)
+        with pytest.raises(ConnectionLost, match="stopping"):
+            await reading
         assert seen == list(range(1, 301))
         assert it.present.names == []
         assert it.tail.closed == 1

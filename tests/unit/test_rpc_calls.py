@@ -9,8 +9,8 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-
 from tests.unit.rpc_fakes import SESSION, note, served
+
 from turnd.ports import LogFailed, UnknownSession
 from turnd.rules.state import Violation
 from turnd.sessions.refusal import Code, CommandRefused, invalid, not_found, not_now

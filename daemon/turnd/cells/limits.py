@@ -11,7 +11,7 @@ from typing import Final
 
 from turnd.cells.spec import Limits
 
-LOOK_EVERY_S: Final = 0.25
+LOOK_EVERY_S: Final = 0.1
 """Time between two looks at a cell's processes. For so long a cell can be above a limit that only they
 enforce.
 """

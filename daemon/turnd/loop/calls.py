@@ -71,8 +71,6 @@ async def conclude(run: Run, call: Call, outcome: ToolOutcome | ToolFailure, *, 
                 left_state=outcome.left_state,
                 spooled_bytes=outcome.spooled_bytes,
             )
-            if outcome.is_error:
-                result.category = common.TOOL_ERROR_CATEGORY_EXECUTION_FAILED
         case ToolFailure():
             result = failure_result(call, outcome, limit)
         case _:

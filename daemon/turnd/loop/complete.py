@@ -79,15 +79,23 @@ async def _receive(run: Run, request: Request, attempt: int) -> AssembledMessage
     """One attempt: the message, or how it failed."""
     streaming = _Attempt(run, request, attempt)
     try:
-        with run.meter.active(), run.world.trace.span("turnd.model", {"turnd.attempt": attempt}) as span:
+        with run.meter.active(), run.world.trace.span("turnd.model", _span_attributes(run, attempt)) as span:
             assembled = await streaming.receive()
-            span.set({"turnd.stop_reason": enum_text(common.StopReason, assembled.stop_reason)})
+            span.set({"gen_ai.response.finish_reasons": enum_text(common.StopReason, assembled.stop_reason)})
             return assembled
     except ModelFailure as failed:
         return failed.error
     except asyncio.CancelledError:
         await streaming.settle_cancelled()
         raise
+
+
+def _span_attributes(run: Run, attempt: int) -> dict[str, str | int | float | bool]:
+    return {
+        "gen_ai.request.model": run.model.spec.id,
+        "gen_ai.conversation.id": run.session,
+        "turnd.attempt": attempt,
+    }
 
 
 class _Attempt:

@@ -75,12 +75,14 @@ def vendor_error(status: int | None, body: object) -> VendorError:
     fields = _fields(body)
     codes = [str(fields[key]) for key in ("code", "type") if isinstance(fields.get(key), str | int)]
     message = _message(body, fields)
-    names = {code.lower() for code in codes}
-    if status is None:
-        status = _status_of(codes)
-    code = next((code for code in codes if not code.isdigit()), "")
-    shown = f"HTTP {status} {code}".strip() if status is not None else code
-    return VendorError(_category(status, names, message.lower()), message, shown)
+    named = [code for code in codes if not code.isdigit()]
+    shown = [f"HTTP {status}", *named[:1]] if status is not None else (named or codes)[:1]
+    meant = _status_of(codes) if status is None else status
+    return VendorError(
+        category=_category(meant, {code.lower() for code in codes}, message.lower()),
+        message=message,
+        code=" ".join(shown),
+    )
 
 
 def _category(status: int | None, names: set[str], text: str) -> common.ModelErrorCategory.ValueType:

@@ -70,9 +70,10 @@ def _temperature(value: object) -> float:
 
 
 def _output_limit(value: object, endpoint: CompatibleEndpoint) -> int:
-    most = endpoint.spec("").max_output_tokens
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise invalid_request(f"max_output_tokens must be from 1 to the model's {most}, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= endpoint.output_limit:
+        raise invalid_request(
+            f"max_output_tokens must be from 1 to the model's {endpoint.output_limit}, got {value!r}"
+        )
     return value
 
 

@@ -55,12 +55,17 @@ class CompatibleEndpoint:
         if not (math.isfinite(self.idle_timeout_s) and self.idle_timeout_s > 0):
             raise ValueError(f"idle_timeout_s must be more than 0 seconds, got {self.idle_timeout_s}")
 
+    @property
+    def output_limit(self) -> int:
+        """Most tokens that a model of this server puts out."""
+        return self.max_output_tokens or max(1, self.context_window // 4)
+
     def spec(self, model: str) -> ModelSpec:
         """What a model of this server can do, as far as the configuration says."""
         return ModelSpec(
             id=f"openai-compatible/{self.name}/{model}",
             context_window=self.context_window,
-            max_output_tokens=self.max_output_tokens or max(1, self.context_window // 4),
+            max_output_tokens=self.output_limit,
             tool_use=self.tool_use,
             parallel_tool_calls=self.parallel_tool_calls,
             vision=self.vision,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from turnd.rpc.calls import RunningCalls
 from turnd.rpc.commands import Presence, SessionCommands
 from turnd.rpc.limits import HEARTBEAT_S
 from turnd.rpc.refusals import BadRequest
-from turnd.sessions.tail import CursorOutOfRange
+from turnd.sessions.tail import Batch, CursorOutOfRange
 from turnd.v1 import sessions_pb2
 
 _EVENTS_TAG = bytes([sessions_pb2.AttachResponse.EVENTS_FIELD_NUMBER << 3 | 2])
@@ -21,31 +21,11 @@ _LAST_WORDS_S = 0.25
 _HEARTBEAT = sessions_pb2.AttachResponse(heartbeat=True).SerializeToString()
 
 
-class Batch(Protocol):
-    """What was committed since the last batch, or the next part of what lies on disk."""
-
-    @property
-    def blobs(self) -> Sequence[bytes]:
-        """Encoded events; together below the message limit."""
-
-    @property
-    def last_seq(self) -> int:
-        """Cursor of the session after this batch."""
-
-    @property
-    def last_position(self) -> int:
-        """Cursor over all sessions after this batch."""
-
-    @property
-    def caught_up(self) -> bool:
-        """What was there when the stream began has been given."""
-
-
 class Tail(Protocol):
     """The log as a stream."""
 
-    def follow(self, session: str | None, after: int) -> AsyncIterator[Batch]:
-        """Batches from a cursor on, without end. Raises CursorOutOfRange."""
+    def follow(self, session: str | None, after: int) -> AsyncGenerator[Batch, None]:
+        """Batches from a cursor on, without end; each fits in a message. Raises CursorOutOfRange."""
 
 
 class Attach:
@@ -78,7 +58,7 @@ class Attach:
         text = "the daemon is stopping: attach again from the last cursor"
         raise BadRequest("", text, grpc.StatusCode.UNAVAILABLE)
 
-    async def _batches(self, source: AsyncIterator[Batch]) -> AsyncGenerator[Batch | None, None]:
+    async def _batches(self, source: AsyncGenerator[Batch, None]) -> AsyncGenerator[Batch | None, None]:
         """The batches, and None for each silence of a heartbeat's length. Ends when the daemon stops.
 
         What was committed before the stop is given first: it tells the client how its Turn ended.
@@ -107,6 +87,7 @@ class Attach:
             for task in (following, stopping):
                 task.cancel()
             await asyncio.wait({following, stopping})
+            await source.aclose()
 
     async def _cursor(self, request: sessions_pb2.AttachRequest) -> tuple[str | None, int, str]:
         match request.WhichOneof("target"):
@@ -122,8 +103,6 @@ class Attach:
 
 def encode(batch: Batch) -> bytes:
     """The batch as an AttachResponse: the log's blobs are the wire's, so that nothing is encoded for each client."""
-    if not batch.blobs and not batch.caught_up:
-        return _HEARTBEAT
     parts: list[bytes] = []
     for blob in batch.blobs:
         parts += (_EVENTS_TAG, _varint(len(blob)), blob)

@@ -86,13 +86,14 @@ def close_step(
     active_ms: int = 0,
     waited_ms: int = 0,
 ) -> list[Message]:
-    """The payloads, in lawful order, that settle what the open Step owns and end it; empty if none is open.
+    """The payloads, in lawful order, that settle what the open Step owns and end it.
 
     Requests first, then the descendants' requests that a root shows, sub-agents, calls in declaration order,
     the plan, and step/end with the tokens of the Step. `active_ms` and `waited_ms` are what was measured.
+    Where no Step is open only the descendants' requests can be left; mostly the answer is empty.
     """
     if state.open_turn is None or state.open_step is None:
-        return []
+        return _settlements(state, how)
     calls = sorted(state.calls.values(), key=lambda call: call.index)
     results = [_result(call, how) for call in calls]
     step_end = event_pb2.StepEnd(
@@ -138,13 +139,9 @@ def repair(
     ended. The queue stays. A sub-agent's session is ended, also outside of a Turn: its parent's Turn is gone.
     The times of the Step that was cut are not known and count as 0. Running it again gives nothing.
     """
-    payloads: list[Message] = []
     if not state.created or state.ended:
         return []
-    if state.open_step is None:
-        payloads += _settlements(state, CRASH)
-    else:
-        payloads += close_step(state, how=CRASH, children=children)
+    payloads = close_step(state, how=CRASH, children=children)
     if state.open_turn is not None:
         written = common.TURN_END_REASON_UNSPECIFIED if state.stopping is None else state.stopping.reason
         payloads += end_turn(state, written or common.TURN_END_REASON_INTERRUPTED)

@@ -14,7 +14,9 @@ from google.protobuf.message import Message
 from turnd.v1 import common_pb2, event_pb2
 
 _DATA = event_pb2.Event.DESCRIPTOR.oneofs_by_name["data"]
-_FIELD_OF: Final[dict[str, str]] = {field.message_type.full_name: field.name for field in _DATA.fields}
+_FIELD_OF: Final[dict[str, str]] = {
+    field.message_type.full_name: field.name for field in _DATA.fields if field.message_type is not None
+}
 _TYPE_OF_FIELD: Final[dict[str, str]] = {
     field.name: field.name.replace("_", "/", 1) for field in _DATA.fields
 }

@@ -90,7 +90,9 @@ class Match:
 
     @property
     def empty(self) -> bool:
-        """Whether it matches every call."""
+        """Whether it matches every call, which is legal and seldom meant: whoever loads the rule warns of
+        it.
+        """
         return not any(self.specificity)
 
     def matches(self, call: PolicyCall) -> bool:
@@ -172,20 +174,6 @@ class Policy:
         for rule in self._rules:
             _check_rule(rule)
         self._refuse_conflicts()
-
-    @property
-    def rules(self) -> tuple[PolicyRule, ...]:
-        """As they were given."""
-        return self._rules
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What is legal and yet seldom meant, for whoever loads the rules to say."""
-        return tuple(
-            f"policy rule {rule.name!r} ({rule.source}) has an empty match: it is for every call"
-            for rule in self._rules
-            if rule.match.empty
-        )
 
     def evaluate(self, call: PolicyCall, grants: Iterable[common.GrantRule] = ()) -> Verdict:
         """The verdict on one call by itself (GATE-01). Never raises: policy that fails denies (GATE-13)."""

@@ -105,10 +105,6 @@ class Catalogue:
             sessions.append(session)
         return SessionPage(sessions, str(rows[-1].key) if more else "")
 
-    async def count(self) -> int:
-        """All sessions, sub-agents' included."""
-        return await self._reader.count()
-
     async def totals(self, sessions: Iterable[str]) -> Mapping[str, Totals]:
         """What each of these sessions spent with its descendants, as committed; nothing for unknown ones."""
         return await self._reader.totals(sessions)

@@ -117,11 +117,6 @@ class Reader:
 
     async def count(self) -> int:
         """How many sessions there are."""
-        rows = await self._connection.execute_fetchall(queries.COUNT)
-        return int(next(iter(rows))[0])
-
-    async def count(self) -> int:
-        """How many sessions there are."""
         return await self._number(queries.COUNT)
 
     async def last_key(self) -> int:

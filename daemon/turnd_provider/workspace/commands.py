@@ -90,7 +90,7 @@ async def _run(
         raise _call_timed_out(ended)
     await ctx.exit_status(ended.exit_code)
     output = CommandOutput(**dataclasses.asdict(ended))
-    return Outcome(output, is_error=ended.exit_code != 0 or ended.timed_out or ended.limit != "")
+    return Outcome(output, is_error=ended.timed_out or ended.limit != "")
 
 
 def _call_timed_out(ended: CommandResult) -> ToolError:

@@ -1,0 +1,1 @@
+"""`turn demo`: a whole session on a sample project, with a recorded model."""
