@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from turnd.v1 import event_pb2
 from turnd_client.client import Client
@@ -48,7 +49,7 @@ class Finished:
         return self.stdout.splitlines()
 
     @property
-    def json_lines(self) -> list[dict[str, object]]:
+    def json_lines(self) -> list[dict[str, Any]]:
         """Each line of stdout as a JSON object."""
         return [json.loads(line) for line in self.lines]
 
@@ -198,6 +199,12 @@ class RunningDaemon:
             limit=16 * 1024 * 1024,
         )
 
+    def start_terminal(self, *arguments: str) -> Terminal:
+        """Starts `turn` on a terminal of its own."""
+        return Terminal(
+            [sys.executable, "-m", "turnd_client.cli", *arguments], self.workspace, self.environment
+        )
+
     async def events(
         self, session: str, until: Callable[[event_pb2.Event], bool], *, after_seq: int = 0
     ) -> list[event_pb2.Event]:
@@ -223,6 +230,63 @@ class RunningDaemon:
 
     def log_text(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else "(it wrote nothing)"
+
+
+class Terminal:
+    """A program on a pseudo-terminal: what it draws is collected, lines can be typed."""
+
+    def __init__(self, command: list[str], cwd: Path, environment: Mapping[str, str]) -> None:
+        self._descriptor, slave = os.openpty()
+        self.screen = ""
+        self.process = subprocess.Popen(
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=cwd,
+            env={**environment, "TERM": "xterm"},
+            start_new_session=True,
+        )
+        os.close(slave)
+
+    def type(self, text: str) -> None:
+        """Types, with a newline where one is wanted."""
+        os.write(self._descriptor, text.encode())
+
+    async def shows(self, text: str) -> None:
+        """Waits until the text was drawn, and forgets everything up to it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + COMMAND_TIMEOUT_S
+        while text not in self.screen:
+            assert loop.time() < deadline, f"{text!r} did not come; the screen:\n{self.screen}"
+            if not await self._read():
+                raise AssertionError(f"it ended without {text!r}; the screen:\n{self.screen}")
+        self.screen = self.screen.partition(text)[2]
+
+    async def end(self) -> int:
+        """Reads to the end, and gives the exit code."""
+        while await self._read():
+            pass
+        os.close(self._descriptor)
+        return await asyncio.to_thread(self.process.wait, COMMAND_TIMEOUT_S)
+
+    async def _read(self) -> bool:
+        ready = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._descriptor, ready.set)
+        try:
+            async with asyncio.timeout(COMMAND_TIMEOUT_S):
+                await ready.wait()
+            data = os.read(self._descriptor, 65536)
+        except TimeoutError:
+            raise AssertionError(f"nothing was drawn for too long; the screen:\n{self.screen}") from None
+        except OSError:
+            # So Linux tells that the other end is closed.
+            return False
+        finally:
+            loop.remove_reader(self._descriptor)
+        self.screen += data.decode("utf-8", "replace").replace("\r\n", "\n")
+        return bool(data)
 
 
 @asynccontextmanager

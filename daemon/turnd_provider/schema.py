@@ -113,16 +113,18 @@ def schema_of(hint: object, place: str = "value") -> Schema:
     raise SchemaError(f"{place}: {hint!r} cannot be said in JSON Schema")
 
 
-def arguments_of(fields: tuple[Parameter, ...], value: object) -> dict[str, Any]:
-    """The keyword arguments for a decoded input object. Raises Mismatch."""
+def arguments_of(fields: tuple[Parameter, ...], value: object, place: str = "") -> dict[str, Any]:
+    """The keyword arguments for a decoded object; `place` is where in the input it is. Raises Mismatch."""
+    within = f"{place}: " if place else ""
     if not isinstance(value, dict):
-        raise Mismatch(f"expected an object of arguments, found {_kind(value)}")
+        raise Mismatch(f"{within}expected an object of arguments, found {_kind(value)}")
     by_name = {field.name: field for field in fields}
     if unknown := sorted(value.keys() - by_name.keys()):
-        raise Mismatch(f"unknown argument {unknown[0]!r}; known are {', '.join(by_name) or 'none'}")
+        raise Mismatch(f"{within}unknown argument {unknown[0]!r}; known are {', '.join(by_name) or 'none'}")
     if missing := [field.name for field in fields if field.required and field.name not in value]:
-        raise Mismatch(f"argument {missing[0]!r} is missing")
-    return {name: value_of(by_name[name].hint, part, name) for name, part in value.items()}
+        raise Mismatch(f"{within}argument {missing[0]!r} is missing")
+    below = f"{place}." if place else ""
+    return {name: value_of(by_name[name].hint, part, f"{below}{name}") for name, part in value.items()}
 
 
 def value_of(hint: object, value: object, place: str) -> Any:
@@ -143,7 +145,7 @@ def value_of(hint: object, value: object, place: str) -> Any:
     if origin is dict and isinstance(value, dict):
         return {key: value_of(arguments[1], part, f"{place}.{key}") for key, part in value.items()}
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return hint(**arguments_of(_fields_of(hint), value))
+        return hint(**arguments_of(_fields_of(hint), value, place))
     if hint is int and isinstance(value, float) and value.is_integer():
         return int(value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):

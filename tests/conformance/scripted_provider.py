@@ -29,7 +29,9 @@ class Scripted(provider_pb2_grpc.ToolProviderServicer):
         self.out: asyncio.Queue[provider_pb2.KernelResponse] = asyncio.Queue()
         self.waiting: dict[int, asyncio.Future[provider_pb2.KernelRequest]] = {}
         self.ids = itertools.count(1)
-        self.registered: asyncio.Future[provider_pb2.KernelRequest] = asyncio.get_running_loop().create_future()
+        self.registered: asyncio.Future[provider_pb2.KernelRequest] = (
+            asyncio.get_running_loop().create_future()
+        )
         self.seen: list[str] = []
         self.started: list[asyncio.Task[dict[str, Any]]] = []
 
@@ -88,7 +90,9 @@ class Scripted(provider_pb2_grpc.ToolProviderServicer):
                     kind, fields = words
                     answers.append(await self.ask(kind, self.own(kind, request, fields)))
                 case "start":
-                    self.started.append(asyncio.create_task(self.ask(words[0], self.own(words[0], request, words[1]))))
+                    self.started.append(
+                        asyncio.create_task(self.ask(words[0], self.own(words[0], request, words[1])))
+                    )
                 case "told":
                     content = json.dumps({"ok": True, "answers": answers}).encode()
                     await context.write(Say(result=provider_pb2.InvokeResult(content=content)))
@@ -115,7 +119,9 @@ class Scripted(provider_pb2_grpc.ToolProviderServicer):
                 case other:
                     await context.abort(grpc.StatusCode.UNIMPLEMENTED, other)
 
-    async def Preview(self, request: provider_pb2.PreviewRequest, context: Any) -> provider_pb2.PreviewResponse:
+    async def Preview(
+        self, request: provider_pb2.PreviewRequest, context: Any
+    ) -> provider_pb2.PreviewResponse:
         match json.loads(request.input).get("preview"):
             case "hang":
                 await asyncio.Event().wait()

@@ -56,14 +56,20 @@ def _processes(word: str) -> list[int]:
 
 def _children() -> list[int]:
     """Processes that this one started and that are not over."""
-    return [int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+    return [
+        int(pid)
+        for task in Path("/proc/self/task").iterdir()
+        for pid in (task / "children").read_text().split()
+    ]
 
 
 # --- registration -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.req("TOOL-01")
-async def test_registrations_come_over_the_stream_and_a_broken_one_is_refused_by_name(short_path: Path) -> None:
+async def test_registrations_come_over_the_stream_and_a_broken_one_is_refused_by_name(
+    short_path: Path,
+) -> None:
     keyed = common.ConcurrencySpec(safe=True, key_fields=[common.KeyField(name="nowhere")])
     question = tool("ask", kind=common.TOOL_KIND_INTERACTIVE)
     providers = (
@@ -74,7 +80,10 @@ async def test_registrations_come_over_the_stream_and_a_broken_one_is_refused_by
     )
     async with bench(short_path, *providers) as made:
         session = await made.open()
-        assert [t.full_name for t in session.tools.offered() if t.provider != "core"] == ["sound.one", "sound.two"]
+        assert [t.full_name for t in session.tools.offered() if t.provider != "core"] == [
+            "sound.one",
+            "sound.two",
+        ]
         assert session.tools.offered()[0].spec.concurrency.safe
         said = {e.provider: e for e in session.log if isinstance(e, event_pb2.ProviderStatus)}
         assert [said[p.name].state for p in providers] == ["ready", "refused", "refused", "refused"]
@@ -95,7 +104,9 @@ async def test_configuration_is_checked_and_secrets_reach_their_provider_only(sh
     )
     async with bench(short_path, *providers) as made:
         session = await made.open()
-        refused = next(e for e in session.log if isinstance(e, event_pb2.ProviderStatus) and e.provider == "unset")
+        refused = next(
+            e for e in session.log if isinstance(e, event_pb2.ProviderStatus) and e.provider == "unset"
+        )
         assert refused.state == "refused"
         assert '"root" is a required property' in refused.message
         first = await session.act(("registered",), ("environment",), ("told",), name="first.act")
@@ -106,7 +117,9 @@ async def test_configuration_is_checked_and_secrets_reach_their_provider_only(sh
 
 
 async def test_a_provider_that_does_not_come_is_left_out_and_said_so(short_path: Path) -> None:
-    async with bench(short_path, scripted("gone", tool(), registers_as=""), scripted("there", tool())) as made:
+    async with bench(
+        short_path, scripted("gone", tool(), registers_as=""), scripted("there", tool())
+    ) as made:
         session = await made.open()
         assert dict(session.statuses()) == {"gone": "missing", "there": "ready"}
         assert session.tools.find("gone", "act") is None
@@ -114,7 +127,9 @@ async def test_a_provider_that_does_not_come_is_left_out_and_said_so(short_path:
 
 
 @pytest.mark.parametrize("version", ["planted", "file"])
-async def test_what_is_planted_in_the_place_of_a_socket_is_not_dialled(short_path: Path, version: str) -> None:
+async def test_what_is_planted_in_the_place_of_a_socket_is_not_dialled(
+    short_path: Path, version: str
+) -> None:
     async with bench(short_path, scripted("scripted", tool(), version=version)) as made:
         session = await made.open()
         status = next(e for e in session.log if isinstance(e, event_pb2.ProviderStatus))
@@ -250,7 +265,9 @@ async def test_a_preview_that_is_missing_or_broken_is_empty(script: Bench) -> No
 # --- what a provider may ask --------------------------------------------------------------------------------
 
 
-async def _refused(session: Session, kind: str, fields: dict[str, object], name: str = "scripted.command") -> str:
+async def _refused(
+    session: Session, kind: str, fields: dict[str, object], name: str = "scripted.command"
+) -> str:
     answers = content(await session.act(("ask", kind, fields), ("told",), name=name))["answers"]
     assert "refused" in answers[0], answers
     error = answers[0]["refused"]["error"]
@@ -266,7 +283,9 @@ async def test_a_provider_acts_only_for_calls_in_flight_at_itself(short_path: Pa
         session = await made.open("S1", root="S1")
         stranger = await made.open("S2", root="S2")
         async with asyncio.timeout(30):
-            foreign = asyncio.create_task(stranger.act(("progress", "here"), ("hang",), name="scripted.command"))
+            foreign = asyncio.create_task(
+                stranger.act(("progress", "here"), ("hang",), name="scripted.command")
+            )
             beside = asyncio.create_task(session.act(("progress", "here"), ("hang",), name="other.act"))
             while not (stranger.log[2:] and session.log[2:]):
                 await asyncio.sleep(0.01)
@@ -338,7 +357,10 @@ async def test_commands_see_the_sessions_environment_and_tmp_and_nothing_of_turn
     again = content(await session.call("workspace.inspect_command", {"command": "cat /tmp/x; echo $$"}))
     assert again["output"].splitlines()[0] == "kept"
     other = await files.open("S2")
-    assert content(await other.call("workspace.inspect_command", {"command": "test -e /tmp/x"}))["exit_code"] == 1
+    assert (
+        content(await other.call("workspace.inspect_command", {"command": "test -e /tmp/x"}))["exit_code"]
+        == 1
+    )
     below = files.workspace / "below"
     below.mkdir()
     own = await files.open("S3", cwd=below)
@@ -351,7 +373,12 @@ async def test_the_daemons_environment_and_the_clients_secrets_do_not_reach_comm
 ) -> None:
     monkeypatch.setenv("VIRTUAL_ENV", "/canary-daemon")
     monkeypatch.setenv("CANARY", "canary-daemon")
-    given = {"PATH": "/usr/bin:/bin", "OPENAI_API_KEY": "canary-key", "SSH_AUTH_SOCK": "/canary", "LC_X": "canary"}
+    given = {
+        "PATH": "/usr/bin:/bin",
+        "OPENAI_API_KEY": "canary-key",
+        "SSH_AUTH_SOCK": "/canary",
+        "LC_X": "canary",
+    }
     session = await files.open(environment=given)
     look = {"command": "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'"}
     assert "canary" not in content(await session.call("workspace.run_command", look))["output"]
@@ -378,11 +405,17 @@ async def test_a_command_cannot_be_started_outside_of_the_workspace(files: Bench
 async def test_the_end_of_a_command_is_its_main_process_and_the_rest_ends_with_it(files: Bench) -> None:
     session = await files.open()
     marker = f"sleep 9{os.getpid()}"
-    for how in (f"{marker} & echo done", f"setsid {marker} & echo done", f"(nohup {marker} >/dev/null 2>&1 &); echo done"):
+    for how in (
+        f"{marker} & echo done",
+        f"setsid {marker} & echo done",
+        f"(nohup {marker} >/dev/null 2>&1 &); echo done",
+    ):
         ended = content(await session.call("workspace.run_command", {"command": how}))
         assert (ended["output"], ended["exit_code"], ended["left_behind"]) == ("done\n", 0, True)
         assert not _processes(marker)
-    plain = content(await session.call("workspace.run_command", {"command": "exec > >(tee log) 2>&1; echo teed"}))
+    plain = content(
+        await session.call("workspace.run_command", {"command": "exec > >(tee log) 2>&1; echo teed"})
+    )
     assert (plain["output"], plain["left_behind"]) == ("teed\n", False)
 
 
@@ -424,7 +457,9 @@ async def test_output_is_bounded_and_complete_in_the_spool_whatever_it_is(files:
     assert ended.spooled_bytes == 300_008
     raw = (files.workspace / "noise").read_bytes() + b"end\x1b[31m"
     assert files.spool.read("S1", "S1-1").data == raw
-    read = content(await session.call("core.read_output", {"call_id": "S1-1", "offset": 300_000, "limit": 100}))
+    read = content(
+        await session.call("core.read_output", {"call_id": "S1-1", "offset": 300_000, "limit": 100})
+    )
     assert (read["text"], read["next_offset"], read["total_bytes"]) == ("end␛[31m", 300_008, 300_008)
 
 
@@ -509,4 +544,3 @@ async def test_a_question_is_never_run(files: Bench) -> None:
     session = await files.open()
     ended = await session.call("core.ask_user", {"question": "which?"})
     assert isinstance(ended, ToolFailure)
-

@@ -64,7 +64,12 @@ def scripted(
     python = workspace_provider()
     return ProviderDefinition(
         name=name,
-        command=(python.command[0], "-I", str(SCRIPT), base64.b64encode(register.SerializeToString()).decode()),
+        command=(
+            python.command[0],
+            "-I",
+            str(SCRIPT),
+            base64.b64encode(register.SerializeToString()).decode(),
+        ),
         column=partial(CellSpec.third_party, access=Access.READ),
         read=(*python.read, str(SCRIPT)),
         config=config or {},
@@ -95,7 +100,9 @@ class Session:
     async def call(self, name: str, arguments: Mapping[str, Any], **more: Any) -> ToolOutcome | ToolFailure:
         return await self.tools.invoke(self.invocation(name, arguments, **more))
 
-    async def act(self, *steps: Sequence[Any], name: str = "scripted.act", **more: Any) -> ToolOutcome | ToolFailure:
+    async def act(
+        self, *steps: Sequence[Any], name: str = "scripted.act", **more: Any
+    ) -> ToolOutcome | ToolFailure:
         return await self.call(name, {"do": [list(step) for step in steps]}, **more)
 
 

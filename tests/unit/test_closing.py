@@ -237,6 +237,7 @@ def test_an_orphaned_turn_is_closed_with_the_right_numbers(name: str) -> None:
     log = SCENES[name]()
     turn, step, last = log.state.open_turn, log.state.open_step, log.events[-1].time
     added = repaired(log)
+    assert turn is not None
     assert all(event.synthetic for event in added)
     assert all(event.time == last for event in added)
     end = next(event for event in added if event.HasField("turn_end"))
@@ -246,7 +247,7 @@ def test_an_orphaned_turn_is_closed_with_the_right_numbers(name: str) -> None:
     assert added[-1].session_status.status == common.SESSION_STATUS_IDLE
     assert log.state.open_turn is None
     assert not log.view.open_requests
-    assert log.state.next_turn == turn + 1 if turn is not None else 0
+    assert log.state.next_turn == turn + 1
     log.turn("go on").answer("yes").end_turn()
 
 

@@ -367,6 +367,7 @@ def test_the_same_log_gives_the_same_history() -> None:
     for event in log.events:
         replayed.advance(event_pb2.Event.FromString(event.SerializeToString()))
     assert replayed.messages() == log.history.messages()
+    assert replayed.seq == log.history.seq == len(log.events)
 
 
 @pytest.mark.req("MODEL-06")

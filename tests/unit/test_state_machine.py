@@ -114,7 +114,7 @@ class Candidates:
             case "turn_stopping":
                 return event_pb2.TurnStopping(reason=pick(rng, common.TurnEndReason))
             case "turn_end":
-                return event_pb2.TurnEnd(turn=self.near(state.open_turn), reason=1)
+                return event_pb2.TurnEnd(turn=self.near(state.open_turn))
             case "step_start":
                 return event_pb2.StepStart(turn=self.near(state.open_turn), step=self.near(state.next_step))
             case "step_end":
@@ -483,7 +483,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
 
 
 @pytest.mark.req("LOG-01", "LOG-02", "LOG-03", "LOG-05", "LOG-06", "LOG-08", "LOG-09", "LOG-13", "LOOP-15")
-class TestAnyEventInAnyState(AnyEventInAnyState.TestCase):  # type: ignore[name-defined,misc]
+class TestAnyEventInAnyState(AnyEventInAnyState.TestCase):
     settings = settings(
         max_examples=25,
         stateful_step_count=8,

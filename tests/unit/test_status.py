@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.unit.session_log import (
     SESSION,
@@ -25,7 +27,7 @@ from turnd.v1 import event_pb2, sessions_pb2
 RESOURCE = common.TOOL_KIND_RESOURCE
 
 
-def created(**fields: object) -> SessionLog:
+def created(**fields: Any) -> SessionLog:
     return SessionLog(event_pb2.SessionCreated(**fields))
 
 
@@ -238,7 +240,7 @@ def test_an_allowance_replaces_what_it_names_and_nothing_else() -> None:
 
 @pytest.mark.req("LOOP-14")
 @pytest.mark.parametrize("alone", [{"unattended": True}, {"parent": "p"}])
-def test_nobody_pauses_where_nobody_is_there(alone: dict[str, object]) -> None:
+def test_nobody_pauses_where_nobody_is_there(alone: dict[str, Any]) -> None:
     soft = common.ProfileSnapshot(bounds=common.Bounds(limit_mode=common.LIMIT_MODE_SOFT))
     log = created(profile=soft, **alone)
     assert log.view.limit_mode == common.LIMIT_MODE_HARD

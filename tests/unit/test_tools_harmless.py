@@ -57,7 +57,11 @@ def test_json_is_valid_unicode_afterwards_and_numbers_keep_their_digits(text: st
     raw = json.dumps({"text": text, "number": number}).encode()
     clean, value = checked_json(raw)
     clean.decode()
-    assert json.loads(clean) == value == {"text": text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), "number": number}
+    assert (
+        json.loads(clean)
+        == value
+        == {"text": text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), "number": number}
+    )
     if not any(0xD800 <= ord(c) < 0xE000 for c in text):
         assert clean == raw
 

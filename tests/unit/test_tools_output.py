@@ -63,7 +63,9 @@ class Told:
 
 
 @pytest.mark.req("TOOL-05")
-async def test_short_output_is_not_spooled_and_long_output_is_spooled_from_its_beginning(tmp_path: Path) -> None:
+async def test_short_output_is_not_spooled_and_long_output_is_spooled_from_its_beginning(
+    tmp_path: Path,
+) -> None:
     spool = Spool(tmp_path)
     output = CallOutput(spool.writer("s", "c"), Progress(Told(), "c", 1))
     short = output.stream()

@@ -72,7 +72,10 @@ def test_what_keeps_the_rules_is_accepted(tool: provider_pb2.ToolSpec) -> None:
     ("tool", "rule"),
     [
         (spec(kind=INTERACTIVE, concurrency=SAFE), "an interactive tool cannot have a ConcurrencySpec"),
-        (spec(kind=INTERACTIVE, concurrency=keyed(safe=False)), "an interactive tool cannot have a ConcurrencySpec"),
+        (
+            spec(kind=INTERACTIVE, concurrency=keyed(safe=False)),
+            "an interactive tool cannot have a ConcurrencySpec",
+        ),
         (spec(kind=common.TOOL_KIND_RESOURCE), "a resource tool cannot have risk read_only"),
         (spec(risk=common.RISK_LOW), "must have risk read_only"),
         (spec(kind=INTERACTIVE, risk=common.RISK_HIGH), "must have risk read_only"),
@@ -91,8 +94,14 @@ def test_what_keeps_the_rules_is_accepted(tool: provider_pb2.ToolSpec) -> None:
         (spec(input_schema=b"{"), "the input schema is not valid JSON Schema"),
         (spec(input_schema=b'{"type": "objekt"}'), "the input schema is not valid JSON Schema"),
         (spec(input_schema=b'{"type": "object", "$ref": "http://127.0.0.1:9/"}'), "is not valid JSON Schema"),
-        (spec(input_schema=b'{"type": "object", "$schema": "http://127.0.0.1:9/"}'), "is not valid JSON Schema"),
-        (spec(input_schema=b'{"type": "object", "properties": {"a": {"pattern": "("}}}'), "is not valid JSON Schema"),
+        (
+            spec(input_schema=b'{"type": "object", "$schema": "http://127.0.0.1:9/"}'),
+            "is not valid JSON Schema",
+        ),
+        (
+            spec(input_schema=b'{"type": "object", "properties": {"a": {"pattern": "("}}}'),
+            "is not valid JSON Schema",
+        ),
         (spec(input_schema=b'{"type": "string"}'), "must describe an object"),
         (spec(input_schema=b"true"), "must describe an object"),
         (spec(output_schema=b'{"type": 5}'), "the output schema is not valid JSON Schema"),
@@ -102,7 +111,9 @@ def test_what_keeps_the_rules_is_accepted(tool: provider_pb2.ToolSpec) -> None:
         (spec(description="x" * 20_000), "the description has more than"),
     ],
 )
-def test_a_broken_rule_refuses_the_whole_and_names_tool_and_rule(tool: provider_pb2.ToolSpec, rule: str) -> None:
+def test_a_broken_rule_refuses_the_whole_and_names_tool_and_rule(
+    tool: provider_pb2.ToolSpec, rule: str
+) -> None:
     with pytest.raises(RegistrationRefused) as refused:
         accepted(register(spec(name="sound"), tool))
     assert "provider p: tool 'act': " in str(refused.value)
@@ -155,7 +166,11 @@ RESOURCE = common.TOOL_KIND_RESOURCE
         (resource(), spec(), "weaker kind"),
         (spec(kind=INTERACTIVE), spec(), "weaker kind"),
         (resource(), spec(kind=INTERACTIVE), "weaker kind"),
-        (spec(kind=RESOURCE, risk=common.RISK_HIGH), spec(kind=RESOURCE, risk=common.RISK_LOW), "weaker risk"),
+        (
+            spec(kind=RESOURCE, risk=common.RISK_HIGH),
+            spec(kind=RESOURCE, risk=common.RISK_LOW),
+            "weaker risk",
+        ),
     ],
 )
 def test_nothing_comes_back_weaker_than_it_was_shown(

@@ -26,7 +26,12 @@ async def test_a_piece_of_text_is_replaced(workspace: Workspace) -> None:
     target.write_text("one\ntwo\nthree\n")
     done = await workspace.call(edit_file, path="f", old_text="two\n", new_text="2\n2\n")
     assert target.read_text() == "one\n2\n2\nthree\n"
-    assert (done.content.path, done.content.created, done.content.changed, done.content.bytes) == ("f", False, True, 14)
+    assert (done.content.path, done.content.created, done.content.changed, done.content.bytes) == (
+        "f",
+        False,
+        True,
+        14,
+    )
 
 
 async def test_text_that_is_there_twice_is_not_guessed(workspace: Workspace) -> None:
@@ -237,7 +242,9 @@ async def test_previews_are_bounded(workspace: Workspace) -> None:
     assert binary.text == "f: binary content (2 bytes -> 2 bytes)\n"
 
 
-@pytest.mark.parametrize(("old", "new"), [("a\nb", "a\nb\n"), ("a\nb\n", "a\nc"), ("", "x"), ("a\r\n", "b\r\n")])
+@pytest.mark.parametrize(
+    ("old", "new"), [("a\nb", "a\nb\n"), ("a\nb\n", "a\nc"), ("", "x"), ("a\r\n", "b\r\n")]
+)
 async def test_a_diff_is_one_that_patch_applies(workspace: Workspace, old: str, new: str) -> None:
     target = workspace.root / "f"
     target.write_bytes(old.encode())

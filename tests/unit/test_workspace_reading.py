@@ -28,7 +28,13 @@ async def test_lines_come_as_they_are(workspace: Workspace) -> None:
 async def test_a_range_of_lines(workspace: Workspace) -> None:
     (workspace.root / "f").write_text("".join(f"{n}\n" for n in range(1, 11)))
     read = await workspace.call(read_file, path="f", offset=4, limit=3)
-    assert (read.text, read.first_line, read.lines, read.total_lines, read.truncated) == ("4\n5\n6\n", 4, 3, 10, True)
+    assert (read.text, read.first_line, read.lines, read.total_lines, read.truncated) == (
+        "4\n5\n6\n",
+        4,
+        3,
+        10,
+        True,
+    )
     last = await workspace.call(read_file, path="f", offset=10, limit=5)
     assert (last.text, last.truncated) == ("10\n", False)
     assert "10 lines" in (await workspace.failure(read_file, path="f", offset=11)).message

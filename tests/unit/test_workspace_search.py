@@ -91,12 +91,16 @@ async def test_long_lines_and_strange_bytes(workspace: Workspace) -> None:
 
 async def test_a_search_that_is_cancelled_leaves_no_process(workspace: Workspace) -> None:
     (workspace.root / "huge").write_text("needle\n" * 2_000_000)
-    searching = asyncio.create_task(workspace.call(grep, pattern="needle.*needle|needle$", path="huge", limit=1000))
+    searching = asyncio.create_task(
+        workspace.call(grep, pattern="needle.*needle|needle$", path="huge", limit=1000)
+    )
     await asyncio.sleep(0)
     searching.cancel()
     await asyncio.gather(searching, return_exceptions=True)
     children = [
         pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
     ]
-    names = [Path("/proc", pid, "comm").read_text().strip() for pid in children if Path("/proc", pid).exists()]
+    names = [
+        Path("/proc", pid, "comm").read_text().strip() for pid in children if Path("/proc", pid).exists()
+    ]
     assert "rg" not in names

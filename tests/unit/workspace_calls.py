@@ -34,7 +34,9 @@ class Workspace:
         assert tool.previewer is not None
         return await tool.previewer(self._context(None), **arguments)
 
-    async def failure(self, tool: Tool, preconditions: Mapping[str, str] | None = None, **arguments: Any) -> ToolError:
+    async def failure(
+        self, tool: Tool, preconditions: Mapping[str, str] | None = None, **arguments: Any
+    ) -> ToolError:
         with pytest.raises(ToolError) as failed:
             await self.call(tool, preconditions, **arguments)
         return failed.value

@@ -30,7 +30,7 @@ async def status(caller: Caller, as_json: bool) -> int:
         ("state", found.state_dir),
         ("sessions", f"{found.sessions}, {found.running} running"),
         ("sandbox", found.sandbox),
-        ("unenforced", "; ".join(found.unenforced)),
+        *(("unenforced", gap) for gap in found.unenforced),
         ("draining", "yes" if found.draining else ""),
         *(("problem", problem) for problem in found.problems),
     ]

@@ -19,6 +19,7 @@ from turnd_client.text import one_line, visible
 
 _PART_BYTES = 1024 * 1024
 _WIDTH = 160
+_SHOWN_FAULTS = 20
 
 
 class _LogGroup(click.Group):
@@ -103,11 +104,12 @@ async def verify(caller: Caller, file: BinaryIO, as_json: bool) -> int:
     if as_json:
         print_json(verdict_json(verdict))
         return 1 if verdict.faults else 0
-    for fault in verdict.faults:
+    for fault in verdict.faults[:_SHOWN_FAULTS]:
         where = f"line {fault.line}" if fault.line else f"seq {fault.seq}"
         click.echo(f"{where}: {visible(fault.message)}")
     if verdict.faults:
-        raise Failed(f"{len(verdict.faults)} rules broken in {verdict.events} events")
+        more = " (--json lists all)" if len(verdict.faults) > _SHOWN_FAULTS else ""
+        raise Failed(f"{len(verdict.faults)} faults in {verdict.events} events{more}")
     unfinished = ", which end inside a turn" if verdict.open else ""
     click.echo(f"ok: {verdict.events} events{unfinished}")
     return 0

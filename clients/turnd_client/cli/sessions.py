@@ -96,7 +96,7 @@ def _rows(shown: sessions_pb2.GetSessionResponse) -> list[tuple[str, str]]:
         ("cost", usd_text(session.cost_nano_usd)),
         ("bounds", _bounds(shown)),
         ("sandbox", visible(shown.sandbox)),
-        ("unenforced", visible("; ".join(shown.unenforced))),
+        *(("unenforced", visible(gap)) for gap in shown.unenforced),
     ]
     return [(name, value) for name, value in rows if value]
 

@@ -110,6 +110,12 @@ class Bubblewrap:
         """See `port.Cells.start`. It must be called on the event loop's own thread, which must outlive the
         cell.
         """
+        try:
+            return await self._start(spec)
+        except OSError as error:
+            raise CellFailed(f"the cell cannot be prepared: {error}") from error
+
+    async def _start(self, spec: CellSpec) -> BubblewrapCell:
         _check_host(spec)
         guarded: Sequence[Guarded] = ()
         if spec.workspace is not None and spec.access is Access.WRITE:

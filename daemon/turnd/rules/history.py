@@ -75,6 +75,8 @@ class History:
     """
 
     def __init__(self) -> None:
+        self.seq = 0
+        """Of the last event taken. Every event of the log has to be taken: read on after it."""
         self._units: list[_Unit] = []
         self._finished: list[HistoryMessage] = []
         self._exchange: _Exchange | None = None
@@ -85,6 +87,7 @@ class History:
 
     def advance(self, event: event_pb2.Event) -> None:
         """Takes the next event of the session's log, in order. Costs the same however long the log is."""
+        self.seq = event.seq
         kind = event.WhichOneof("data")
         take = None if kind is None else _TAKES.get(kind)
         if take is not None:

@@ -227,7 +227,7 @@ class _Feed:
         if start < 0:
             return ()
         # Indexing is from the nearer end: what a follower wants is at the newer one as a rule.
-        end = min(len(self.kept) - (self.head - through), start + BATCH_EVENTS)
+        end = min(len(self.kept) - max(self.head - through, 0), start + BATCH_EVENTS)
         return [self.kept[index] for index in range(start, end)]
 
 

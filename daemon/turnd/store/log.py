@@ -100,6 +100,7 @@ class EventLog:
         parts.intake.close("the log is closed; nothing of this append was stored")
         await parts.reader.close()
         await asyncio.wrap_future(parts.writer.stop())
+        parts.writer.join()
 
     async def load(self, session: str) -> None:
         """Folds the stored log of a session, unless it is in memory. Raises UnknownSession, BrokenLog."""

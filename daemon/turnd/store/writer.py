@@ -70,6 +70,10 @@ class Writer:
         self._queue.put(None)
         return self.ended
 
+    def join(self) -> None:
+        """Waits for the thread, which has nothing left to do but end."""
+        self._thread.join()
+
     def _run(self) -> None:
         try:
             self._connection = open_for_writing(self._path)

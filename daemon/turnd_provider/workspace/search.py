@@ -145,7 +145,7 @@ class _Search:
         assert process.stderr is not None
         self._process = process
         self._stdout = process.stdout
-        self._stderr = asyncio.create_task(process.stderr.read(_MAX_ERROR_BYTES))
+        self._stderr = asyncio.create_task(_beginning(process.stderr))
 
     async def record(self, separator: bytes) -> bytes:
         """The next record without its separator; empty at the end. Waits until the call's own deadline."""
@@ -193,6 +193,14 @@ async def _ripgrep(arguments: tuple[str, ...] | list[str], directory: Path) -> A
         yield search
     finally:
         await search.close()
+
+
+async def _beginning(stream: asyncio.StreamReader) -> bytes:
+    """What a stream begins with; it is read to its end, so that its writer never waits."""
+    kept = b""
+    while data := await stream.read(_MAX_ERROR_BYTES):
+        kept += data[: _MAX_ERROR_BYTES - len(kept)]
+    return kept
 
 
 def _program() -> str:

@@ -1,0 +1,74 @@
+"""Each bound and the doom loop, as somebody at the command line meets them: exit code 4 and the status by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness import running_daemon
+from tests.marks import NEEDS_CELLS
+
+pytestmark = [NEEDS_CELLS, pytest.mark.timeout(120)]
+
+MODEL = {"model": {"pricing": {"input_per_mtok": 3.0, "output_per_mtok": 15.0}}}
+READ = {
+    "stream": [{"tool": "list_dir", "input": {"path": "."}}],
+    "usage": {"input_tokens": 1_000_000, "output_tokens": 1000},
+    "delay_s": 0.3,
+}
+LAST = {"stream": [{"text": "What I have so far."}], "expect": {"tools": False}}
+
+
+@pytest.mark.req("BOUND-01", "BOUND-02", "BOUND-03")
+@pytest.mark.parametrize(
+    ("flags", "status", "named"),
+    [
+        (["--max-turns", "1"], "error_max_turns", "max_turns"),
+        (["--max-cost", "0.5"], "error_max_budget_usd", "max_cost_usd"),
+        (["--max-time", "0.2"], "error_max_wall_clock", "max_wall_clock_s"),
+    ],
+)
+async def test_a_bound_ends_with_one_step_without_tools_and_its_own_status(
+    flags: list[str], status: str, named: str
+) -> None:
+    async with running_daemon() as daemon:
+        done = await daemon.turn("run", "go", "--model", daemon.replay(MODEL, READ, LAST), "--json", *flags)
+    assert done.code == 4, done.stderr
+    *events, result = done.json_lines
+    assert (result["type"], result["status"], result["reason"]) == ("result", status, "completed")
+    assert result["steps"] == 2
+    assert result["text"] == "What I have so far."
+    reached = next(event for event in events if event["type"] == "limit/reached")
+    assert [hit["dimension"] for hit in reached["data"]["hits"]] == [named]  # type: ignore[index]
+    requests = [event for event in events if event["type"] == "agent/request"]
+    assert [bool(request["data"].get("tools")) for request in requests] == [True, False]  # type: ignore[attr-defined]
+
+
+@pytest.mark.req("BOUND-01", "BOUND-02")
+async def test_a_bound_of_zero_lets_only_the_final_step_run() -> None:
+    async with running_daemon() as daemon:
+        done = await daemon.turn("run", "go", "--model", daemon.replay(LAST), "--json", "--max-turns", "0")
+    assert done.code == 4, done.stderr
+    assert done.json_lines[-1]["status"] == "error_max_turns"
+    assert done.json_lines[-1]["steps"] == 1
+
+
+@pytest.mark.req("BOUND-09", "BOUND-10")
+async def test_a_doom_loop_has_a_status_of_its_own() -> None:
+    async with running_daemon() as daemon:
+        spellings = ['{"path": "."}', '{ "path":"." }', '{"\\u0070ath": "."}']
+        lines = [{"stream": [{"tool": "list_dir", "arguments": text}]} for text in spellings]
+        done = await daemon.turn("run", "go", "--model", daemon.replay(*lines, LAST), "--json")
+    assert done.code == 4, done.stderr
+    assert done.json_lines[-1]["status"] == "error_doom_loop"
+    assert done.json_lines[-1]["steps"] == 4
+
+
+@pytest.mark.req("BOUND-13")
+@pytest.mark.parametrize(
+    "flags", [["--max-turns", "-1"], ["--max-cost", "nan"], ["--max-time", "soon"], ["--max-cost", "inf"]]
+)
+async def test_a_bound_that_means_nothing_is_a_usage_error(flags: list[str]) -> None:
+    async with running_daemon() as daemon:
+        done = await daemon.turn("run", "go", "--model", daemon.replay(LAST), *flags)
+    assert done.code == 2
+    assert flags[0] in done.stderr
