@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -146,9 +147,9 @@ async def main() -> None:
     listen, ready = os.environ["TURND_LISTEN"], int(os.environ["TURND_READY_FD"])
     if register.version == "planted":
         server.add_insecure_port(f"unix:{listen}.real")
-        os.symlink(f"{listen}.real", listen)
+        Path(listen).symlink_to(f"{listen}.real")
     elif register.version == "file":
-        open(listen, "w").close()
+        Path(listen).touch()
     else:
         server.add_insecure_port(f"unix:{listen}")
     await server.start()

@@ -494,7 +494,7 @@ class TestAnyEventInAnyState(AnyEventInAnyState.TestCase):
 
 @pytest.mark.req("LOG-01", "LOG-02", "LOG-03", "LOG-06", "LOG-08", "LOG-13", "MODEL-06")
 @given(seed=st.integers(0, 2**32), parent=st.sampled_from(["", "p"]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_long_walks_end_in_a_log_that_can_be_replayed_and_repaired(seed: int, parent: str) -> None:
     machine = AnyEventInAnyState()
     machine.create(parent, soft=False)

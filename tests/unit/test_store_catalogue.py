@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from tests.unit.stored import call, created, draft, ended, note, opened, query, status, step, turn, usage
+
 from turnd.ports import LogFailed, UnknownSession
 from turnd.store.catalogue import AmbiguousSession, BadPageToken
 from turnd.v1 import common_pb2 as common

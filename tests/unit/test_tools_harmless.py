@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import unicodedata
 
@@ -48,7 +49,7 @@ def test_pieces_that_end_within_a_character_are_put_together(text: str, cuts: li
     data = text.encode()
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     stream = HarmlessStream()
-    pieces = [data[a:b] for a, b in zip(places, places[1:], strict=False)]
+    pieces = [data[a:b] for a, b in itertools.pairwise(places)]
     assert "".join(map(stream.feed, pieces)) == visible(text)
 
 

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from tests.unit.workspace_calls import Workspace, category
+
 from turnd_provider.workspace.editing import edit_file, write_file
 
 

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-
 from tests.unit.workspace_calls import Workspace, category
+
 from turnd_provider.workspace.reading import MAX_ENTRIES, MAX_LINES, MAX_TEXT_BYTES, list_dir, read_file
 
 

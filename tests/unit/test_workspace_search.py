@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-
 from tests.unit.workspace_calls import Workspace, category
+
 from turnd_provider.workspace.search import MAX_LINE_CHARACTERS, MAX_PATHS, glob, grep
 
 

@@ -19,6 +19,8 @@ from turnd.v1 import event_pb2, provider_pb2
 
 MAX_PENDING: Final = 128
 """Calls of one provider that may be unanswered at once; a further one is refused."""
+TOLD_S: Final = 3.0
+"""So long before its call's deadline a command is ended: from TERM to KILL, and for its output to be told."""
 MAX_NOTE_BYTES: Final = 64 * 1024
 MAX_NOTES: Final = 100
 """Notes that one call may put into the log."""
@@ -128,7 +130,7 @@ class Callbacks:
             raise Refusal(_DENIED, f"tool {flight.spec.name} does not declare runs_commands")
         # A little before the call's own deadline, so that what the command had said can still be told.
         left = flight.deadline - asyncio.get_running_loop().time()
-        within = max(0.0, left - min(1.0, left / 4))
+        within = max(0.0, left - min(TOLD_S, left / 4))
         if request.timeout_ms:
             within = min(within, request.timeout_ms / 1000)
         try:
