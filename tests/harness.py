@@ -31,7 +31,7 @@ from turnd_client.errors import ConnectionLost, NoDaemon
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
-COMMAND_TIMEOUT_S = 60.0
+COMMAND_TIMEOUT_S = 30.0
 EVENT_TIMEOUT_S = 60.0
 _POLL_S = 0.02
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from turnd.config import Config, ConfigError
 from turnd.config.models import ModelServer, Pricing
 from turnd.config.secrets import Secret
 from turnd.loop.settings import LoopSettings
-from turnd.models.endpoint import CompatibleEndpoint
+from turnd.models.endpoint import DEFAULT_CONTEXT_WINDOW, CompatibleEndpoint
 from turnd.models.keys import EnvironmentKey, FileKey
 from turnd.ports import Price
 from turnd.rules import policy
@@ -65,14 +64,17 @@ def endpoints(config: Config) -> list[CompatibleEndpoint]:
         elif server.api_key is not None and server.api_key.keyring is not None:
             problems.append(f"models.{name}.api_key: this version reads env and file, not the keyring")
         else:
-            made.append(_endpoint(name, server))
+            try:
+                made.append(_endpoint(name, server))
+            except ValueError as wrong:
+                problems.append(f"models.{name}: {wrong}")
     if problems:
         raise ConfigError(problems)
     return made
 
 
 def _endpoint(name: str, server: ModelServer) -> CompatibleEndpoint:
-    endpoint = CompatibleEndpoint(
+    return CompatibleEndpoint(
         name=name,
         base_url=server.base_url or "",
         pricing=_price(server.pricing),
@@ -81,10 +83,8 @@ def _endpoint(name: str, server: ModelServer) -> CompatibleEndpoint:
         tool_use=server.tool_use,
         parallel_tool_calls=server.parallel_tool_calls,
         vision=server.vision,
+        context_window=server.context_window or DEFAULT_CONTEXT_WINDOW,
     )
-    if server.context_window is None:
-        return endpoint
-    return replace(endpoint, context_window=server.context_window)
 
 
 def _key_source(secret: Secret | None) -> EnvironmentKey | FileKey | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.harness import running_daemon
 from tests.marks import NEEDS_CELLS
 

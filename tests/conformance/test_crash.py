@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.harness import RunningDaemon, prepared_daemon, running_daemon
 from tests.marks import NEEDS_CELLS
+
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import sessions_pb2
 
@@ -136,7 +136,11 @@ async def test_a_second_daemon_says_who_is_running_and_changes_nothing() -> None
         assert second.returncode != 0
         assert b"already running" in said
         assert str(daemon.pid).encode() in said
-        assert (daemon.socket.stat().st_ino, daemon.token.read_text(), daemon.database.stat().st_ino) == before
+        assert (
+            daemon.socket.stat().st_ino,
+            daemon.token.read_text(),
+            daemon.database.stat().st_ino,
+        ) == before
         assert (await daemon.client.status()).pid == daemon.pid
 
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
 from tests.harness import RunningDaemon, running_daemon
 from tests.marks import NEEDS_CELLS
+
 from turnd.v1 import event_pb2
 
 pytestmark = [NEEDS_CELLS, pytest.mark.timeout(120)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-
 from tests.harness import RunningDaemon, running_daemon
 from tests.marks import NEEDS_CELLS
+
 from turnd.v1 import event_pb2
 
 pytestmark = [NEEDS_CELLS, pytest.mark.timeout(120)]

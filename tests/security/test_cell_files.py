@@ -6,6 +6,7 @@ import os
 import pwd
 import socket
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -226,11 +227,12 @@ async def test_tmp_is_shared_by_the_commands_of_a_session_and_not_with_its_provi
 @pytest.mark.req("TOOL-11", "TOOL-12")
 async def test_the_environment_is_the_one_that_was_given(fort: Fort, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_THE_DAEMON", "secret")
-    found = await fort.attack('found["env"] = dict(os.environ)')
-    expected = {**ENV, "HOME": HOME, "TMPDIR": "/tmp", "PWD": str(fort.workspace)}
-    assert {
-        name: value for name, value in found["env"].items() if name not in {"OLDPWD", "SHLVL", "_"}
-    } == expected
+    spec = fort.command(attacking('found["env"] = dict(os.environ)'))
+    for env in (ENV, {"LANG": "C.UTF-8", "ONE": "1"}):
+        seen = (await fort.run(replace(spec, env=env))).found["env"]
+        expected = {**env, "HOME": HOME, "TMPDIR": "/tmp", "PWD": str(fort.workspace)}
+        by_shells = {"OLDPWD", "SHLVL", "_"}
+        assert {name: value for name, value in seen.items() if name not in by_shells} == expected
 
 
 async def test_files_of_the_workspace_belong_to_the_program_and_on_the_host_to_the_user(fort: Fort) -> None:

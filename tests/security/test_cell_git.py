@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.security.fort import Fort
 
-from turnd.cells import CellRefused
+from turnd.cells import Bubblewrap, CellFailed, CellRefused
+from turnd.cells.bubblewrap import Programs
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -96,6 +98,22 @@ async def test_a_link_in_place_of_what_is_protected_is_refused(fort: Fort, place
     path.symlink_to(outside)
     with pytest.raises(CellRefused, match="symbolic link"):
         await fort.shell("true")
+
+
+@pytest.mark.req("SBX-02", "SBX-03")
+async def test_a_protected_path_that_is_swapped_while_the_cell_is_made_makes_no_cell(
+    fort: Fort, repository: Path
+) -> None:
+    (fort.workspace / "evil").mkdir()
+    programs = Programs.find()
+    launcher = fort.base / "bwrap"
+    swap = f"cd {repository} && rm -r hooks && ln -s ../evil hooks"
+    launcher.write_text(f'#!/bin/sh\n({swap})\nexec {programs.bwrap} "$@"\n')
+    launcher.chmod(0o755)
+    swapping = Fort(Bubblewrap(replace(programs, bwrap=str(launcher))), fort.base)
+    with pytest.raises(CellFailed, match=r"hooks is not reachable in the finished cell"):
+        await swapping.shell("touch /tmp/ran")
+    assert not (fort.tmp / "ran").exists()
 
 
 @pytest.mark.req("SBX-03")

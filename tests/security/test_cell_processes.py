@@ -27,6 +27,29 @@ found["daemon"] = attempt(os.kill, {os.getpid()}, 0)
     assert found["daemon"] == "ESRCH"
 
 
+@pytest.mark.req("SBX-03")
+async def test_every_namespace_is_the_cells_own_but_the_network_where_it_was_given(fort: Fort) -> None:
+    kinds = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+    ours = {
+        kind: Path("/proc/self/ns", kind).readlink() for kind in kinds if Path("/proc/self/ns", kind).exists()
+    }
+    code = attacking("""
+for kind in os.listdir("/proc/self/ns"):
+    found[kind] = os.readlink("/proc/self/ns/" + kind)
+""")
+    confined = (
+        fort.command(code),
+        fort.inspect(code),
+        fort.provider(code),
+        fort.third_party(code, network=False),
+    )
+    for spec in confined:
+        found = (await fort.run(spec)).found
+        assert [kind for kind, name in ours.items() if found[kind] == str(name)] == []
+    found = (await fort.run(fort.third_party(code, network=True))).found
+    assert [kind for kind, name in ours.items() if found[kind] == str(name)] == ["net"]
+
+
 @pytest.mark.req("SBX-03", "SBX-04")
 async def test_the_daemons_environment_is_nowhere_to_be_read(fort: Fort) -> None:
     secret = f"secret-{os.getpid()}-{fort.base.name}"

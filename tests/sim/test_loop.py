@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-
 from tests.sim.world import Sim, SimTool, spec, transcript
+
 from turnd.ports import ToolFailure, ToolOutcome
 from turnd.v1 import common_pb2 as common
 

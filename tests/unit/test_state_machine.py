@@ -196,118 +196,118 @@ def pick(rng: random.Random, enum: Any) -> Any:
     return rng.choice([number for number in enum.values() if number])
 
 
+Entry = tuple[str, Any, int]
+"""An event as the reference sees it: the field of its payload, the payload, its seq."""
+
+
+def entry(event: event_pb2.Event) -> Entry:
+    kind = event.WhichOneof("data")
+    assert kind is not None
+    return kind, getattr(event, kind), event.seq
+
+
 class Naive:
     """The rules as they are written down, over a list of events that is scanned anew for every question."""
 
-    def __init__(self, events: Sequence[event_pb2.Event]) -> None:
-        self.events = events
-        self.turn = self._since("turn_start", "turn_end", events)
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.all = entries
+        self.turn = self._since("turn_start", "turn_end", entries)
         self.step = self._since("step_start", "step_end", self.turn or [])
 
     @staticmethod
-    def _since(
-        opening: str, closing: str, events: Sequence[event_pb2.Event]
-    ) -> Sequence[event_pb2.Event] | None:
-        for index in range(len(events) - 1, -1, -1):
-            if events[index].HasField(closing):  # type: ignore[arg-type]
+    def _since(opening: str, closing: str, entries: Sequence[Entry]) -> Sequence[Entry] | None:
+        for index in range(len(entries) - 1, -1, -1):
+            if entries[index][0] == closing:
                 return None
-            if events[index].HasField(opening):  # type: ignore[arg-type]
-                return events[index:]
+            if entries[index][0] == opening:
+                return entries[index:]
         return None
 
-    def _having(self, kind: str, events: Sequence[event_pb2.Event] | None) -> list[Any]:
-        return [getattr(e, kind) for e in events or [] if e.WhichOneof("data") == kind]
+    @staticmethod
+    def _having(entries: Sequence[Entry] | None, *kinds: str) -> list[Entry]:
+        return [entry for entry in entries or [] if entry[0] in kinds]
 
     def count(self, kind: str) -> int:
-        return len(self._having(kind, self.events))
+        return len(self._having(self.all, kind))
 
     def steps_of_turn(self) -> int:
-        return len(self._having("step_start", self.turn))
+        return len(self._having(self.turn, "step_start"))
 
     def stopping(self) -> bool:
-        return bool(self._having("turn_stopping", self.turn))
+        return bool(self._having(self.turn, "turn_stopping"))
 
     def ended(self) -> bool:
-        marks = [e for e in self.events if e.WhichOneof("data") in ("session_ended", "session_reopened")]
-        return bool(marks) and marks[-1].HasField("session_ended")
+        marks = self._having(self.all, "session_ended", "session_reopened")
+        return bool(marks) and marks[-1][0] == "session_ended"
 
-    def of_call(self, call_id: str) -> list[event_pb2.Event]:
-        """Events of an open call; empty where it is not open."""
-        called = [c for c in self._having("tool_call", self.step) if c.call_id == call_id]
-        done = [r for r in self._having("tool_result", self.step) if r.call_id == call_id]
-        if not called or done:
-            return []
-        return [
-            e for e in self.step or [] if getattr(getattr(e, e.WhichOneof("data")), "call_id", "") == call_id
-        ]
+    def used(self, call_id: str) -> bool:
+        return any(call.call_id == call_id for _, call, _ in self._having(self.all, "tool_call"))
+
+    def open_call(self, call_id: str) -> Entry | None:
+        called = [e for e in self._having(self.step, "tool_call") if e[1].call_id == call_id]
+        done = any(r.call_id == call_id for _, r, _ in self._having(self.step, "tool_result"))
+        return called[0] if called and not done else None
 
     def open_calls(self) -> int:
-        return len(self._having("tool_call", self.step)) - len(self._having("tool_result", self.step))
+        return len(self._having(self.step, "tool_call")) - len(self._having(self.step, "tool_result"))
+
+    def _attempts(self, call_id: str) -> list[str]:
+        """What became of each, in order."""
+        marks = self._having(self.step, "tool_started", "tool_retry")
+        return [kind for kind, payload, _ in marks if payload.call_id == call_id]
 
     def attempts(self, call_id: str) -> int:
-        return sum(e.HasField("tool_started") for e in self.of_call(call_id))
+        return self._attempts(call_id).count("tool_started")
 
     def running(self, call_id: str) -> bool:
-        marks = [
-            e.WhichOneof("data")
-            for e in self.of_call(call_id)
-            if e.WhichOneof("data") in ("tool_started", "tool_retry")
-        ]
-        return bool(marks) and marks[-1] == "tool_started"
+        return self.open_call(call_id) is not None and self._attempts(call_id)[-1:] == ["tool_started"]
 
     def may_start(self, call_id: str) -> bool:
-        called = [call for call in self._having("tool_call", self.step) if call.call_id == call_id]
-        if called[0].kind != common.TOOL_KIND_RESOURCE:
+        called = self.open_call(call_id)
+        assert called is not None
+        if called[1].kind != common.TOOL_KIND_RESOURCE:
             return True
         allowed = approved = False
         asked: set[str] = set()
-        for event in self.step or []:
-            for item in event.plan_ready.items:
-                if item.call_id == call_id and self._called_before(call_id, event):
-                    allowed = approved = item.decision == common.POLICY_ACTION_ALLOW
-            if event.approval_request.item.call_id == call_id and self._called_before(call_id, event):
-                allowed = approved = False
-            if event.HasField("approval_request"):
-                asked.discard(event.approval_request.request_id)
-                if event.approval_request.item.call_id == call_id:
-                    asked.add(event.approval_request.request_id)
-            decided = event.approval_decided
-            if event.HasField("approval_decided") and decided.request_id in asked:
-                asked.discard(decided.request_id)
-                if self._called_before(call_id, event):
-                    approved = decided.outcome == common.APPROVAL_OUTCOME_APPROVED
-                    allowed = approved and decided.scope != common.APPROVAL_SCOPE_ONCE
-            retry = event.tool_retry
-            stale = retry.category == common.TOOL_ERROR_CATEGORY_PRECONDITION_FAILED
-            if retry.call_id == call_id and stale:
+        for kind, payload, seq in self.step or []:
+            known = seq > called[2]
+            if kind == "plan_ready" and known and any(i.call_id == call_id for i in payload.items):
+                allowed = approved = payload.items[0].decision == common.POLICY_ACTION_ALLOW
+            if kind == "approval_request":
+                asked.discard(payload.request_id)
+                if payload.item.call_id == call_id:
+                    asked.add(payload.request_id)
+                    if known:
+                        allowed = approved = False
+            if kind == "approval_decided" and payload.request_id in asked:
+                asked.discard(payload.request_id)
+                if known:
+                    approved = payload.outcome == common.APPROVAL_OUTCOME_APPROVED
+                    allowed = approved and payload.scope != common.APPROVAL_SCOPE_ONCE
+            stale = (
+                kind == "tool_retry" and payload.category == common.TOOL_ERROR_CATEGORY_PRECONDITION_FAILED
+            )
+            if stale and payload.call_id == call_id:
                 approved = allowed
         return approved
-
-    def _called_before(self, call_id: str, event: event_pb2.Event) -> bool:
-        return any(
-            e.tool_call.call_id == call_id
-            for e in self.step or []
-            if e.HasField("tool_call") and e.seq < event.seq
-        )
 
     def open_requests(self) -> dict[str, bool]:
         """By id: is it a question?"""
         found: dict[str, bool] = {}
-        for event in self.step or []:
-            if event.HasField("approval_request"):
-                found[event.approval_request.request_id] = False
-            if event.HasField("interactive_request"):
-                found[event.interactive_request.request_id] = True
-            found.pop(event.approval_decided.request_id, None)
-            found.pop(event.interactive_answered.request_id, None)
+        for kind, payload, _ in self.step or []:
+            if kind in ("approval_request", "interactive_request"):
+                found[payload.request_id] = kind == "interactive_request"
+            if kind in ("approval_decided", "interactive_answered"):
+                found.pop(payload.request_id)
         return found
 
     def open_children(self) -> set[str]:
         found: set[str] = set()
-        for event in self.step or []:
-            if event.HasField("child_started"):
-                found.add(event.child_started.child)
-            found.discard(event.child_ended.child)
+        for kind, payload, _ in self.step or []:
+            if kind == "child_started":
+                found.add(payload.child)
+            if kind == "child_ended":
+                found.remove(payload.child)
         return found
 
     def accepts(self, payload: Message, *, synthetic: bool) -> bool:
@@ -355,19 +355,18 @@ class Naive:
             ):
                 return in_step
             case event_pb2.ToolCall():
-                used = any(c.call_id == payload.call_id for c in self._having("tool_call", self.events))
-                return in_step and going_on and not used
+                return in_step and going_on and not self.used(payload.call_id)
             case event_pb2.ToolStarted():
-                ready = bool(self.of_call(payload.call_id)) and going_on
+                opened = self.open_call(payload.call_id) is not None and going_on
                 number = self.attempts(payload.call_id) + 1
-                ready = ready and not self.running(payload.call_id) and payload.attempt == number
-                return ready and self.may_start(payload.call_id)
+                next_one = opened and not self.running(payload.call_id) and payload.attempt == number
+                return next_one and self.may_start(payload.call_id)
             case event_pb2.ToolRetry():
                 return self.running(payload.call_id) and payload.attempt == self.attempts(payload.call_id)
             case event_pb2.ToolProgress():
                 return self.running(payload.call_id)
             case event_pb2.ToolResult():
-                return bool(self.of_call(payload.call_id))
+                return self.open_call(payload.call_id) is not None
             case event_pb2.ApprovalRequest() | event_pb2.InteractiveRequest():
                 return in_step and going_on and payload.request_id not in self.open_requests()
             case event_pb2.ApprovalDecided():
@@ -392,13 +391,18 @@ class AnyEventInAnyState(RuleBasedStateMachine):
         mode = common.LIMIT_MODE_SOFT if soft else common.LIMIT_MODE_HARD
         profile = common.ProfileSnapshot(bounds=common.Bounds(limit_mode=mode))
         self.log = SessionLog(event_pb2.SessionCreated(parent=parent, profile=profile))
+        self.entries: list[Entry] = []
+
+    def naive(self) -> Naive:
+        self.entries += map(entry, self.log.events[len(self.entries) :])
+        return Naive(self.entries)
 
     @rule(rng=st.randoms(use_true_random=True))
     def every_type_of_event(self, rng: random.Random) -> None:
         """Tries each type with and without `synthetic`: the checker and the reference agree on all of them."""
         log = self.log
         before = (log.state, log.view, log.history.messages())
-        naive = Naive(log.events)
+        naive = self.naive()
         for kind in FIELDS:
             event, lawful = self.candidate(rng, kind, naive)
             if lawful:
@@ -414,7 +418,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
     def walk(self, rng: random.Random, length: int) -> None:
         """Tries one event after another; what is lawful is appended."""
         for kind in rng.choices(list(WEIGHTS), list(WEIGHTS.values()), k=length):
-            event, lawful = self.candidate(rng, kind, Naive(self.log.events))
+            event, lawful = self.candidate(rng, kind, self.naive())
             if lawful:
                 self.log.take(event)
             else:
@@ -455,7 +459,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
 
     @invariant()
     def numbers_are_those_of_the_markers(self) -> None:
-        naive, state = Naive(self.log.events), self.log.state
+        naive, state = self.naive(), self.log.state
         assert state.seq == len(self.log.events)
         assert state.next_turn == naive.count("turn_end")
         assert state.open_turn == (None if naive.turn is None else naive.count("turn_end"))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
 from tests.unit.stored import (
+    TickingClock,
     call,
     created,
     database,
@@ -27,8 +31,8 @@ from tests.unit.stored import (
 
 from turnd.rules.event import Draft
 from turnd.store.hold import Hold
+from turnd.store.live import BrokenLog
 from turnd.store.log import EventLog
-from turnd.store.recover import Repaired
 from turnd.store.transfer import verify_stored
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2
@@ -37,12 +41,19 @@ RESOURCE = common.TOOL_KIND_RESOURCE
 ALLOWED = [common.PlanItem(call_id="open", decision=common.POLICY_ACTION_ALLOW)]
 
 
-async def start_again(directory: Path) -> tuple[list[Repaired], EventLog, Hold]:
-    from tests.unit.stored import TickingClock
-
+@asynccontextmanager
+async def restarted(directory: Path) -> AsyncIterator[tuple[EventLog, list[str]]]:
+    """The log after a start, and the sessions that it repaired."""
     hold = Hold.take(database(directory), version="0", socket="")
     log = EventLog(hold, TickingClock())
-    return list(await log.start()), log, hold
+    repaired = await log.start()
+    try:
+        for one in repaired:
+            assert one.events == sum(event.synthetic for event in await stored_events(log, one.session))
+        yield log, [one.session for one in repaired]
+    finally:
+        await log.close()
+        hold.release()
 
 
 @pytest.mark.req("LOG-08", "LOG-21")
@@ -56,33 +67,31 @@ async def test_an_open_turn_is_closed_with_the_right_numbers_and_words(tmp_path:
         await log.append(started("A", "open"), result("A", "ended"))
         ask = event_pb2.ApprovalRequest(request_id="q", item=common.PlanItem(call_id="unstarted"))
         last = (await log.append(draft("A", ask)))[0]
-    repaired, log, hold = await start_again(tmp_path)
-    events = (await stored_events(log, "A"))[last.seq :]
-    assert repaired == [Repaired("A", len(events))]
-    assert payloads(events) == [
-        "approval_decided",
-        "tool_result",
-        "tool_result",
-        "plan_applied",
-        "step_end",
-        "turn_end",
-        "session_status",
-    ]
-    assert all(event.synthetic and event.time == last.time for event in events)
-    results = {
-        event.tool_result.call_id: event.tool_result for event in events if event.HasField("tool_result")
-    }
-    assert results["open"].category == common.TOOL_ERROR_CATEGORY_INTERRUPTED
-    assert "outcome unknown, check before repeating" in json.loads(results["open"].content)
-    assert results["unstarted"].category == common.TOOL_ERROR_CATEGORY_NOT_STARTED
-    assert (events[4].step_end.turn, events[4].step_end.step) == (0, 2)
-    assert events[5].turn_end == event_pb2.TurnEnd(turn=0, reason=common.TURN_END_REASON_INTERRUPTED)
-    assert (await verify_stored(log, "A")).lawful
-    await log.load("A")
-    assert [message.message_id for message in log.view("A").queue] == ["m"], "the queue stays"
-    assert (await log.append(turn("A", 1)))[0].turn == 1
-    await log.close()
-    hold.release()
+    async with restarted(tmp_path) as (log, repaired):
+        events = (await stored_events(log, "A"))[last.seq :]
+        assert repaired == ["A"]
+        assert payloads(events) == [
+            "approval_decided",
+            "tool_result",
+            "tool_result",
+            "plan_applied",
+            "step_end",
+            "turn_end",
+            "session_status",
+        ]
+        assert all(event.synthetic and event.time == last.time for event in events)
+        results = {
+            event.tool_result.call_id: event.tool_result for event in events if event.HasField("tool_result")
+        }
+        assert results["open"].category == common.TOOL_ERROR_CATEGORY_INTERRUPTED
+        assert "outcome unknown, check before repeating" in json.loads(results["open"].content)
+        assert results["unstarted"].category == common.TOOL_ERROR_CATEGORY_NOT_STARTED
+        assert (events[4].step_end.turn, events[4].step_end.step) == (0, 2)
+        assert events[5].turn_end == event_pb2.TurnEnd(turn=0, reason=common.TURN_END_REASON_INTERRUPTED)
+        assert (await verify_stored(log, "A")).lawful
+        await log.load("A")
+        assert [message.message_id for message in log.view("A").queue] == ["m"], "the queue stays"
+        assert (await log.append(turn("A", 1)))[0].turn == 1
 
 
 @pytest.mark.req("LOG-08")
@@ -90,21 +99,17 @@ async def test_a_second_run_changes_nothing_and_other_sessions_are_not_read(tmp_
     async with opened(tmp_path) as log:
         await log.append(created("idle"), created("open"), turn("open"))
     before = query(tmp_path, "SELECT count(*) FROM events")
-    repaired, log, hold = await start_again(tmp_path)
-    assert [one.session for one in repaired] == ["open"]
-    await log.close()
-    hold.release()
+    async with restarted(tmp_path) as (log, repaired):
+        assert repaired == ["open"]
     after = query(tmp_path, "SELECT count(*) FROM events")
     assert after > before
-    repaired, log, hold = await start_again(tmp_path)
-    assert repaired == []
-    assert query(tmp_path, "SELECT count(*) FROM events") == after
-    plan = query(
-        tmp_path, "EXPLAIN QUERY PLAN SELECT id FROM sessions WHERE unsettled ORDER BY depth DESC, key"
-    )
-    assert "sessions_unsettled" in str(plan)
-    await log.close()
-    hold.release()
+    async with restarted(tmp_path) as (log, repaired):
+        assert repaired == []
+        assert query(tmp_path, "SELECT count(*) FROM events") == after
+        plan = query(
+            tmp_path, "EXPLAIN QUERY PLAN SELECT id FROM sessions WHERE unsettled ORDER BY depth DESC, key"
+        )
+        assert "sessions_unsettled" in str(plan)
 
 
 def spawning(parent: str, child: str, depth: int) -> list[Draft]:
@@ -136,58 +141,47 @@ async def test_a_parent_is_told_what_became_of_its_children(tmp_path: Path) -> N
         end = event_pb2.TurnEnd(turn=0, reason=common.TURN_END_REASON_COMPLETED)
         await log.append(draft("B", event_pb2.StepEnd(turn=0, step=1)), draft("B", stop))
         await log.append(draft("B", end), status("B", done), ended("B", done))
-    repaired, log, hold = await start_again(tmp_path)
-    assert [one.session for one in repaired] == ["Y", "A", "Z"]
-    ends = {}
-    for session in "AZ":
-        for event in await stored_events(log, session):
-            if event.HasField("child_ended"):
-                ends[session] = event.child_ended
-        assert (await verify_stored(log, session)).lawful
-    assert ends["A"] == event_pb2.ChildEnded(
-        call_id="spawn-B",
-        child="B",
-        status=done,
-        total_cost_nano_usd=7,
-        total_input_tokens=5,
-        total_output_tokens=10,
-    )
-    assert (ends["Z"].child, ends["Z"].status) == ("Y", common.SESSION_STATUS_CANCELLED)
-    await log.load("Y")
-    assert log.state("Y").ended
-    await log.close()
-    hold.release()
+    async with restarted(tmp_path) as (log, repaired):
+        assert repaired == ["Y", "A", "Z"]
+        ends = {}
+        for session in "AZ":
+            for event in await stored_events(log, session):
+                if event.HasField("child_ended"):
+                    ends[session] = event.child_ended
+            assert (await verify_stored(log, session)).lawful
+        assert ends["A"] == event_pb2.ChildEnded(
+            call_id="spawn-B",
+            child="B",
+            status=done,
+            total_cost_nano_usd=7,
+            total_input_tokens=5,
+            total_output_tokens=10,
+        )
+        assert (ends["Z"].child, ends["Z"].status) == ("Y", common.SESSION_STATUS_CANCELLED)
+        await log.load("Y")
+        assert log.state("Y").ended
 
 
 @pytest.mark.req("LOG-08")
 async def test_grandchildren_are_closed_before_their_parents(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
         await log.append(created("A"), *spawning("A", "B", 1), *spawning("B", "C", 2), turn("C"))
-    repaired, log, hold = await start_again(tmp_path)
-    assert [one.session for one in repaired] == ["C", "B", "A"]
-    for session in "ABC":
-        assert (await verify_stored(log, session)).lawful
-        await log.load(session)
-        assert log.state(session).open_turn is None
-    await log.close()
-    hold.release()
+    async with restarted(tmp_path) as (log, repaired):
+        assert repaired == ["C", "B", "A"]
+        for session in "ABC":
+            assert (await verify_stored(log, session)).lawful
+            await log.load(session)
+            assert log.state(session).open_turn is None
 
 
 async def test_a_log_that_cannot_go_on_does_not_keep_the_others_from_starting(tmp_path: Path) -> None:
-    import sqlite3
-    from contextlib import closing
-
-    from turnd.store.live import BrokenLog
-
     async with opened(tmp_path) as log:
         await log.append(created("broken"), note("broken"), turn("broken"), created("open"), turn("open"))
     with closing(sqlite3.connect(database(tmp_path))) as other, other:
         other.execute("DELETE FROM events WHERE session = 1 AND seq = 2")
-    repaired, log, hold = await start_again(tmp_path)
-    assert [one.session for one in repaired] == ["open"]
-    with pytest.raises(BrokenLog) as caught:
-        await log.load("broken")
-    assert (caught.value.session, caught.value.seq, caught.value.text) == ("broken", 3, "seq gap")
-    assert payloads(await stored_events(log, "broken")) == ["session_created", "turn_start"]
-    await log.close()
-    hold.release()
+    async with restarted(tmp_path) as (log, repaired):
+        assert repaired == ["open"]
+        with pytest.raises(BrokenLog) as caught:
+            await log.load("broken")
+        assert (caught.value.session, caught.value.seq, caught.value.text) == ("broken", 3, "seq gap")
+        assert payloads(await stored_events(log, "broken")) == ["session_created", "turn_start"]

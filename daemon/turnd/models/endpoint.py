@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import urlsplit
 
 from turnd.models.keys import KeySource
 from turnd.ports import ModelSpec, Price
+
+DEFAULT_CONTEXT_WINDOW: Final = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class CompatibleEndpoint:
     """None: not known, which is refused where a session has max_cost_usd (BOUND-08)."""
     api_key: KeySource | None = None
     """None: no key is sent."""
-    context_window: int = 32_768
+    context_window: int = DEFAULT_CONTEXT_WINDOW
     max_output_tokens: int | None = None
     """None: a quarter of the window."""
     tool_use: bool = True

@@ -21,7 +21,7 @@ from turnd.v1 import event_pb2
 TAIL_BYTES: Final = 16 * 2**20
 """Of events that are kept in memory for all followers together."""
 BATCH_BYTES: Final = 2**20
-"""A batch ends with the event that passes this size, so that it fits in one message of the transport."""
+"""A batch fits in one message of the transport: it is no larger, or it is one event."""
 BATCH_EVENTS: Final = 1000
 _OVERHEAD_BYTES: Final = 256
 """About what an event in memory takes beside its blob."""
@@ -149,6 +149,11 @@ class Tail:
                 caught_up = True
                 yield Batch((), 0 if session is None else cursor, position, True)
 
+    @property
+    def remembered(self) -> tuple[int, int]:
+        """Sessions with a feed, and bytes of events in memory."""
+        return len(self._feeds), self._bytes
+
     async def _read(self, session: str | None, after: int, through: int) -> Sequence[StoredEvent]:
         if session is None:
             page = await self._source.blobs_of_all(after, through)
@@ -236,10 +241,9 @@ def _parts(page: Sequence[StoredEvent]) -> Iterator[Sequence[StoredEvent]]:
     part: list[StoredEvent] = []
     size = 0
     for event in page:
-        part.append(event)
-        size += len(event.blob)
-        if size > BATCH_BYTES:
+        if part and size + len(event.blob) > BATCH_BYTES:
             yield part
             part, size = [], 0
-    if part:
-        yield part
+        part.append(event)
+        size += len(event.blob)
+    yield part

@@ -36,7 +36,7 @@ class EnumType(Protocol):
     """A generated enum, such as `common_pb2.StopReason`."""
 
     @property
-    def DESCRIPTOR(self) -> EnumDescriptor:  # noqa: N802 - the generator's name
+    def DESCRIPTOR(self) -> EnumDescriptor:
         """Its values."""
 
 
