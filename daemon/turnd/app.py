@@ -202,4 +202,6 @@ class App:
         await self._trace.close(TRACE_FLUSH_S)
 
     def _committed(self, committed: Sequence[Committed]) -> None:
-        self._approvals.committed([one.event for one in committed])
+        events = [one.event for one in committed]
+        self._live.committed(events)
+        self._approvals.committed(events)

@@ -394,16 +394,13 @@ async def test_without_an_item_exactly_one_request_must_be_open(daemon: RunningD
     assert len((await daemon.client.get_session(session.id)).session.open_requests) == 2
     denied = await daemon.turn("deny", session.id[:20], names[0], "--reason", "not this one")
     assert denied.code == 0, denied.stderr
-    edited = await daemon.turn(
-        "approve", session.id, names[1], "--input", '{"path": "c.txt", "content": "corrected"}'
-    )
-    assert edited.code == 0, edited.stderr
+    approved = await daemon.turn("approve", session.id, "--reason", "fine")
+    assert approved.code == 0, approved.stderr
     events = await daemon.events(session.id, is_turn_end)
     results = [event.tool_result for event in events if event.HasField("tool_result")]
     assert [result.is_error for result in results] == [True, False]
     assert b"not this one" in results[0].content
-    assert (daemon.workspace / "c.txt").read_text() == "corrected"
-    assert not (daemon.workspace / "b.txt").exists()
+    assert [path.name for path in daemon.workspace.iterdir()] == ["c.txt"]
 
 
 async def test_a_question_is_answered_in_words(daemon: RunningDaemon) -> None:
@@ -420,7 +417,8 @@ async def test_a_question_is_answered_in_words(daemon: RunningDaemon) -> None:
 
 async def test_on_a_terminal_it_asks_and_shows_what_would_be_remembered(daemon: RunningDaemon) -> None:
     more = {"stream": [{"tool": "write_file", "input": {"path": "d.txt", "content": "d\u202e\n"}}]}
-    terminal = daemon.start_terminal("run", "go", "--model", daemon.replay(WRITE, more, WRITE, DONE))
+    again = {"stream": [{"tool": "write_file", "input": {"path": "d.txt", "content": "e\n"}}]}
+    terminal = daemon.start_terminal("run", "go", "--model", daemon.replay(WRITE, more, again, DONE))
     await terminal.shows("+hello")
     await terminal.shows("[y]es")
     terminal.type("what?\n")
@@ -430,13 +428,14 @@ async def test_on_a_terminal_it_asks_and_shows_what_would_be_remembered(daemon: 
     await terminal.shows("+d<U+202E>")
     await terminal.shows("[y]es")
     terminal.type("s\n")
-    await terminal.shows("workspace.write_file")
+    await terminal.shows("workspace.write_file with d.txt")
     terminal.type("y\n")
     await terminal.shows("approved for the session")
     await terminal.shows("Done.")
     assert await terminal.end() == 0
     assert "[y]es" not in terminal.screen
-    assert (daemon.workspace / "a.txt").exists()
+    assert [path.name for path in daemon.workspace.iterdir()] == ["d.txt"]
+    assert (daemon.workspace / "d.txt").read_text() == "e\n"
 
 
 async def test_a_prompt_ends_when_somebody_else_answers(daemon: RunningDaemon) -> None:

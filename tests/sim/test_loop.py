@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from tests.sim.world import Sim, SimTool, spec, transcript
 
-from turnd.ports import ToolFailure, ToolOutcome
+from turnd.hooks.subscriber import Observed
+from turnd.ports import At, Invocation, ToolFailure, ToolOutcome
+from turnd.rules.history import History
 from turnd.v1 import common_pb2 as common
+from turnd.v1.jsonform import enum_text
 
 READ = SimTool(spec("read"))
 WRITE = SimTool(spec("write", common.TOOL_KIND_RESOURCE))
 ASK = SimTool(spec("ask", common.TOOL_KIND_INTERACTIVE))
 
 DONE = {"stream": [{"text": "done"}], "usage": {"input_tokens": 10, "output_tokens": 2}}
+
+
+class Watch:
+    """Notes that its point was passed."""
+
+    name, mode, timeout_s = "watch", common.HOOK_MODE_OBSERVE, 1.0
+
+    def __init__(self, point: common.HookPoint.ValueType, seen: list[str]) -> None:
+        self.point = point
+        self._seen = seen
+
+    async def answer(self, at: At, payload: Mapping[str, object]) -> Observed:
+        self._seen.append(enum_text(common.HookPoint, self.point))
+        return Observed()
 
 
 def calls(*named: tuple[str, dict[str, object]]) -> dict[str, object]:
@@ -206,7 +224,9 @@ async def test_an_item_that_does_not_conflict_goes_ahead_of_one_that_waits(tmp_p
     sim = Sim([keyed])
     sim.people.decide = lambda request: None
     asked = calls(
-        ("put", {"name": "a1", "key": "a"}), ("put", {"name": "b1", "key": "b"}), ("put", {"name": "a2", "key": "a"})
+        ("put", {"name": "a1", "key": "a"}),
+        ("put", {"name": "b1", "key": "b"}),
+        ("put", {"name": "a2", "key": "a"}),
     )
     live = await sim.session(transcript(tmp_path, asked, DONE))
     await sim.send(live, "go")
@@ -232,7 +252,7 @@ async def test_cancel_while_tools_run_settles_everything(tmp_path: Path) -> None
     await sim.send(live, "go")
     await asyncio.wait_for(sim.tools.until_running(2), 10)
     assert await live.cancel(common.CANCEL_CAUSE_USER, "test")
-    assert sim.tools.cancelled == ["r1", "r2"]
+    assert sorted(sim.tools.cancelled) == ["r1", "r2"]
     assert [r.category for r in sim.of(live, "tool/result")] == [
         common.TOOL_ERROR_CATEGORY_INTERRUPTED,
         common.TOOL_ERROR_CATEGORY_INTERRUPTED,
@@ -313,7 +333,9 @@ async def test_steps_in_which_everything_is_denied_end_blocked(tmp_path: Path) -
 
 @pytest.mark.req("GATE-16")
 async def test_drift_between_approval_and_run_asks_again(tmp_path: Path) -> None:
-    drifted = iter([ToolFailure(common.TOOL_ERROR_CATEGORY_PRECONDITION_FAILED, "changed"), ToolOutcome(b'"ok"')])
+    drifted = iter(
+        [ToolFailure(common.TOOL_ERROR_CATEGORY_PRECONDITION_FAILED, "changed"), ToolOutcome(b'"ok"')]
+    )
     tool = SimTool(spec("write", common.TOOL_KIND_RESOURCE), answer=lambda call: next(drifted))
     sim = Sim([tool])
     live = await sim.session(transcript(tmp_path, calls(("write", {"name": "w"})), DONE))
@@ -347,7 +369,10 @@ async def test_an_answer_at_the_output_limit_runs_nothing(tmp_path: Path) -> Non
 @pytest.mark.req("LOOP-08")
 async def test_a_failed_attempt_is_retried_within_its_step(tmp_path: Path) -> None:
     sim = Sim()
-    failing = {"stream": [{"text": "lost"}], "error": {"category": "overloaded", "message": "busy", "after_deltas": 1}}
+    failing = {
+        "stream": [{"text": "lost"}],
+        "error": {"category": "overloaded", "message": "busy", "after_deltas": 1},
+    }
     live = await sim.session(transcript(tmp_path, failing, DONE))
     await sim.turn(live)
     assert sim.log.view(live.session).steps == 1
@@ -376,4 +401,68 @@ async def test_a_steering_message_is_seen_at_the_next_step(tmp_path: Path) -> No
     sim.tools.release("a")
     await asyncio.wait_for(live.idle(), 10)
     assert sim.log.view(live.session).turns == 1
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_COMPLETED
+
+
+@pytest.mark.req("LOG-13", "LOOP-07")
+async def test_the_live_history_is_that_of_the_log(tmp_path: Path) -> None:
+    """What others append (a cancel, a decision, a queued message) reaches the history as well."""
+    sim = Sim([SimTool(spec("read"), hold=True), WRITE])
+    asked = calls(("write", {"name": "w"}), ("read", {"name": "r1"}))
+    live = await sim.session(transcript(tmp_path, asked, DONE, DONE))
+    await sim.send(live, "go")
+    await asyncio.wait_for(sim.tools.until_running(1), 10)
+    await live.cancel(common.CANCEL_CAUSE_USER, "test")
+    await sim.turn(live, "next")
+    replayed = History()
+    for event in sim.log.events[live.session]:
+        replayed.advance(event)
+    assert live._run is not None
+    assert live._run.history.messages() == replayed.messages()
+
+
+@pytest.mark.req("LOOP-06")
+async def test_session_hooks_fire_once_for_each_opening(tmp_path: Path) -> None:
+    seen: list[str] = []
+    points = [common.HOOK_POINT_SESSION_START, common.HOOK_POINT_SESSION_END]
+    sim = Sim([READ], subscribers=[Watch(point, seen) for point in points])
+    line = DONE | {"repeat": True}
+    live = await sim.session(transcript(tmp_path, line), bounds=common.Bounds(max_turns=2))
+    await sim.turn(live)
+    await sim.turn(live)
+    assert seen == ["session-start"]
+    await sim.turn(live)
+    assert sim.log.view(live.session).status == common.SESSION_STATUS_ERROR_MAX_TURNS
+    assert seen == ["session-start", "session-end"]
+
+
+@pytest.mark.req("HOOK-01", "HOOK-02", "LOOP-01")
+async def test_all_hooks_of_a_step_fire_in_the_order_of_its_lines(tmp_path: Path) -> None:
+    seen: list[str] = []
+    every = [value for value in common.HookPoint.values() if value]
+    sim = Sim([READ, WRITE], subscribers=[Watch(point, seen) for point in every])
+    asked = calls(("write", {"name": "w"}), ("read", {"name": "r"}))
+    live = await sim.session(transcript(tmp_path, asked, DONE))
+    await sim.turn(live)
+    first = ["context-assemble", "pre-model-call", "post-model-response"]
+    assert seen == [
+        "session-start",
+        *first,
+        *("pre-tool-call", "pre-tool-call", "plan-ready", "post-tool-call", "post-tool-call", "post-apply"),
+        *first,
+    ]
+
+
+@pytest.mark.req("LOG-14", "LOOP-13")
+async def test_a_fault_of_a_tool_adapter_ends_the_turn_and_is_said(tmp_path: Path) -> None:
+    def broken(call: Invocation) -> ToolOutcome:
+        raise RuntimeError("a bug")
+
+    sim = Sim([SimTool(spec("read"), answer=broken)])
+    live = await sim.session(transcript(tmp_path, calls(("read", {"name": "a"})), DONE))
+    await sim.turn(live)
+    stop = sim.of(live, "turn/stopping")[-1]
+    assert (stop.reason, stop.error.source) == (common.TURN_END_REASON_ERROR, "daemon")
+    assert "a bug" in stop.error.message
+    await sim.turn(live, "again")
     assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_COMPLETED

@@ -368,7 +368,9 @@ class Sim:
                 event_pb2.SessionCreated(cwd="/nowhere", profile=profile, unattended=unattended),
             )
         )
-        return LiveSession(self.world, lambda: self.settings, session)
+        live = LiveSession(self.world, lambda: self.settings, session)
+        self.log.subscribers.append(lambda events: [live.observe(e) for e in events if e.session == session])
+        return live
 
     async def send(
         self, live: LiveSession, text: str, delivery: common.Delivery.ValueType = common.DELIVERY_NEXT_TURN

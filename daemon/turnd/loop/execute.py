@@ -56,9 +56,12 @@ async def run_side_by_side(
         finally:
             lane.ended.set()
 
-    async with asyncio.TaskGroup() as group:
-        for call, lane in zip(calls, lanes, strict=True):
-            group.create_task(one(call, lane))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for call, lane in zip(calls, lanes, strict=True):
+                group.create_task(one(call, lane))
+    except ExceptionGroup as failed:
+        raise _first(failed) from failed
 
 
 async def run_data_source(run: Run, call: Call, lane: Lane) -> None:
@@ -115,6 +118,12 @@ async def log_retry(run: Run, call: Call, failure: ToolFailure) -> None:
             message=failure.message,
         )
     )
+
+
+def _first(failed: ExceptionGroup[Exception]) -> Exception:
+    """One of the failures: the loop acts on the kind, and those of one Step have one cause."""
+    first = failed.exceptions[0]
+    return _first(first) if isinstance(first, ExceptionGroup) else first
 
 
 def _order(run: Run, calls: Sequence[Call]) -> Sequence[Iterable[int]]:

@@ -45,6 +45,7 @@ class Run:
     session: str
     settings: LoopSettings
     history: History
+    """Carried forward with every committed event of the session, whoever appended it."""
     breakers: Breakers
     doom: DoomLoop
     meter: Meter
@@ -81,15 +82,8 @@ class Run:
         return At(self.session, state.open_turn, state.open_step)
 
     async def append(self, *payloads: Payload, synthetic: bool = False) -> list[event_pb2.Event]:
-        """Commits events of this session in one transaction and carries the history forward.
-
-        Raises Violation and LogFailed.
-        """
-        drafts = [Draft(self.session, payload, synthetic) for payload in payloads]
-        events = await self.world.log.append(*drafts)
-        for event in events:
-            self.history.advance(event)
-        return events
+        """Commits events of this session in one transaction. Raises Violation and LogFailed."""
+        return await self.world.log.append(*(Draft(self.session, payload, synthetic) for payload in payloads))
 
     async def dispatch(
         self, point: common.HookPoint.ValueType, payload: Callable[[], Mapping[str, object]]

@@ -10,22 +10,20 @@ from google.protobuf.message import Message as Payload
 
 from turnd.loop.breakers import Breakers
 from turnd.loop.meter import Meter
+from turnd.loop.outcome import Ending, failed
 from turnd.loop.run import Run, StepFailed
 from turnd.loop.settings import LoopSettings
-from turnd.loop.settle import end_session, session_payload, settle_failed_turn, stop_for_cancel
-from turnd.loop.turn import run_turn
+from turnd.loop.settle import close_turn, end_session, session_payload, settle_failed_turn, stop_for_cancel
+from turnd.loop.turn import resolve_turn
 from turnd.ports import LogFailed, SandboxUnavailable, ToolSession, ToolSet, UnknownModel, World
 from turnd.rules.doom import DoomLoop
 from turnd.rules.history import History
+from turnd.rules.lifecycle import queue_waits
+from turnd.rules.state import Violation
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2, sessions_pb2
 
 log = structlog.get_logger(__name__)
-
-HELD_AFTER = frozenset(
-    (common.TURN_END_REASON_INTERRUPTED, common.TURN_END_REASON_ERROR, common.TURN_END_REASON_BLOCKED)
-)
-"""After these the queue waits for a person (LOOP-10)."""
 
 LOG_RETRY_S = 1.0
 """How often the end of a Turn is tried again while the log takes nothing (LOG-14)."""
@@ -34,8 +32,9 @@ LOG_RETRY_S = 1.0
 class LiveSession:
     """Owns the Turns of one session.
 
-    The mutable state is: the runner task while there is work, the open Turn's task, and the working set, which is
-    made when the first Turn begins. Commands write into the log and poke; nothing else reaches into a session.
+    The mutable state is: the runner task while there is work, the open Turn's task and that of its work, and the
+    working set, which is made when the first Turn begins. Commands write into the log and poke; nothing else
+    reaches into a session.
     """
 
     def __init__(self, world: World, settings: Callable[[], LoopSettings], session: str) -> None:
@@ -44,7 +43,9 @@ class LiveSession:
         self.session = session
         self._runner: asyncio.Task[None] | None = None
         self._turn: asyncio.Task[None] | None = None
+        self._work: asyncio.Task[Ending] | None = None
         self._run: Run | None = None
+        self._arriving: list[event_pb2.Event] | None = None
         self._tools: ToolSet | None = None
         self._opened = asyncio.Event()
         self._stopped = False
@@ -77,8 +78,8 @@ class LiveSession:
             return False
         # A Turn that is just being opened cannot be stopped before it is in the log; opening takes one commit.
         await self._opened.wait()
-        if await stop_for_cancel(self._world, self.session, cause, client):
-            turn.cancel()
+        if await stop_for_cancel(self._world, self.session, cause, client) and self._work is not None:
+            self._work.cancel()
         await asyncio.wait({turn})
         return True
 
@@ -111,26 +112,65 @@ class LiveSession:
                 await self._close_tools()
                 self._run = None
                 return
-            if self._world.log.view(self.session).last_reason in HELD_AFTER:
+            if queue_waits(self._world.log.view(self.session).last_reason):
                 return
 
     async def _one_turn(self, message: sessions_pb2.QueuedMessage) -> None:
-        run = self._run
+        """Works on a Turn in a task of its own, which a cancel may end; then closes the Turn, which nothing ends."""
         try:
-            if run is None:
-                run = self._run = await self._make_run()
-            await run_turn(run, message, self._prepare)
+            run = self._run = self._run or await self._make_run()
+            self._work = asyncio.create_task(
+                resolve_turn(run, message, self._prepare), name=f"work of {self.session}"
+            )
+            await asyncio.wait({self._work})
+            await close_turn(run, self._ending(self._work))
         except LogFailed as failure:
             await self._settle_when_the_log_takes_it(failure)
         finally:
             self._opened.set()
 
+    def _ending(self, work: asyncio.Task[Ending]) -> Ending:
+        """How the work ended, as the Turn's end. Raises LogFailed: then nothing can be said yet."""
+        if work.cancelled():
+            # Whoever cancelled has written why, and that stands; this is for a loop that is torn down.
+            return Ending(common.TURN_END_REASON_INTERRUPTED)
+        fault = work.exception()
+        match fault:
+            case None:
+                return work.result()
+            case LogFailed():
+                raise fault
+            case Violation() if self._world.log.state(self.session).stopping is not None:
+                # A cancel came between two events of the work: the log took no more of it.
+                return Ending(common.TURN_END_REASON_ABORTED)
+            case _:
+                log.error("a turn failed by a fault of the daemon", session=self.session, exc_info=fault)
+                kind = type(fault).__name__
+                return failed(
+                    event_pb2.ErrorStop(
+                        source="daemon", category=kind, message=f"a fault of the daemon: {fault}"
+                    )
+                )
+
+    def observe(self, event: event_pb2.Event) -> None:
+        """Every committed event of the session, in order: the history is carried forward by it (LOG-13)."""
+        if self._run is not None:
+            self._run.history.advance(event)
+        elif self._arriving is not None:
+            self._arriving.append(event)
+
     async def _make_run(self) -> Run:
-        """The working set: history and counters are carried forward from here on, event by event."""
-        history = History()
+        """The working set; its history is read once, and from here on carried forward event by event."""
+        self._arriving = []
+        history, seq = History(), 0
         async for page in self._world.log.read(self.session):
             for event in page:
                 history.advance(event)
+                seq = event.seq
+        for event in self._arriving:
+            if event.seq > seq:
+                history.advance(event)
+        self._arriving = None
         settings = self._settings()
         return Run(
             world=self._world,

@@ -37,16 +37,28 @@ async def close_open_step(run: Run, how: Closing | None = None) -> None:
 
 
 async def close_turn(run: Run, ending: Ending) -> None:
-    """The regular end of a Turn: why it stops, then turn/end with the session's status in one transaction."""
-    try:
+    """Ends the open Turn: what it owns, why it stops, then turn/end with the session's status in one transaction.
+
+    Where a cancel was first its cause stands (LOOP-07). Nothing where no Turn is open. Raises LogFailed.
+    """
+    if run.state.open_turn is None:
+        return
+    if run.state.stopping is None:
         await close_open_step(run)
-        await run.append(event_pb2.TurnStopping(reason=ending.reason, limit=ending.limit, error=ending.error))
+        await _say_why(run, ending)
+    stopping = run.state.stopping
+    assert stopping is not None, "either this or a cancel has said why the Turn stops"
+    await close_open_step(run, _cancelled_by(stopping))
+    await _end_turn(run.world, run.session)
+
+
+async def _say_why(run: Run, ending: Ending) -> None:
+    stopping = event_pb2.TurnStopping(reason=ending.reason, limit=ending.limit, error=ending.error)
+    try:
+        await run.append(stopping)
     except Violation:
         if run.state.stopping is None:
             raise
-        # A cancel was first; its cause stands.
-        await close_open_step(run, _cancelled_by(run.state.stopping))
-    await _end_turn(run.world, run.session)
 
 
 async def stop_for_cancel(
@@ -61,18 +73,6 @@ async def stop_for_cancel(
     except Violation:
         return False
     return True
-
-
-async def settle_cancelled_turn(run: Run) -> None:
-    """After the work of the Turn was cancelled: results for what was open, step/end, turn/end (LOOP-07)."""
-    if run.state.open_turn is None:
-        return
-    if run.state.stopping is None:
-        await stop_for_cancel(run.world, run.session, common.CANCEL_CAUSE_SHUTDOWN, "")
-    stopping = run.state.stopping
-    assert stopping is not None, "a Turn that is settled is stopping"
-    await close_open_step(run, _cancelled_by(stopping))
-    await _end_turn(run.world, run.session)
 
 
 async def settle_failed_turn(world: World, session: str, failure: LogFailed) -> None:

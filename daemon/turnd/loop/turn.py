@@ -2,51 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-
-import structlog
 
 from turnd.loop.breakers import Tripped
 from turnd.loop.outcome import Ending, Limited, NextStep, StepOutcome, failed
 from turnd.loop.run import Run, StepFailed
-from turnd.loop.settle import close_turn, settle_cancelled_turn
 from turnd.loop.step import run_final_step, run_step
-from turnd.ports import LogFailed
 from turnd.rules.bounds import instruction
-from turnd.rules.state import Violation
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2, sessions_pb2
-
-log = structlog.get_logger(__name__)
 
 Prepare = Callable[[Run], Awaitable[None]]
 """Makes model and tools ready and fires session-start; raises StepFailed where the Turn cannot have a Step."""
 
 
-async def run_turn(run: Run, message: sessions_pb2.QueuedMessage, prepare: Prepare) -> None:
-    """Opens a Turn with a queued message, resolves it, closes it. Ends with no Turn open, whatever happens.
+async def resolve_turn(run: Run, message: sessions_pb2.QueuedMessage, prepare: Prepare) -> Ending:
+    """Opens a Turn with a queued message and works until it is done, stopped or at a limit.
 
-    Raises only LogFailed, where not even the end could be written; repair closes such a Turn at the next start.
+    Leaves the Turn open: `settle.close_turn` ends it, whatever this returns or raises, cancelled or not.
     """
-    try:
-        await _open_turn(run, message)
-        ending = await _resolve(run, prepare)
-    except asyncio.CancelledError:
-        await settle_cancelled_turn(run)
-        raise
-    except Violation as violation:
-        if run.state.stopping is None:
-            ending = _broken(run, violation)
-        else:
-            # A cancel came between two events of this task: the log takes no more work, and the cancel settles.
-            await settle_cancelled_turn(run)
-            return
-    except LogFailed:
-        raise
-    except Exception as fault:  # noqa: BLE001 - the Turn must end in the log whatever is wrong with the daemon itself
-        ending = _broken(run, fault)
-    await close_turn(run, ending)
+    await _open_turn(run, message)
+    return await _resolve(run, prepare)
 
 
 async def _open_turn(run: Run, message: sessions_pb2.QueuedMessage) -> None:
@@ -124,12 +100,3 @@ async def _at_breaker(run: Run, tripped: Tripped) -> Ending:
 async def _instruct(run: Run, text: str) -> None:
     block = common.ContentBlock(text=common.TextBlock(text=text))
     await run.append(event_pb2.UserMessage(blocks=[block]), synthetic=True)
-
-
-def _broken(run: Run, fault: Exception) -> Ending:
-    log.exception("turn failed by a fault of the daemon", session=run.session)
-    return failed(
-        event_pb2.ErrorStop(
-            source="daemon", category=type(fault).__name__, message=f"a fault of the daemon: {fault}"
-        )
-    )

@@ -137,7 +137,8 @@ def repair(
     They carry the time of the last real event. The reason of a turn/stopping that was written stands, else
     the Turn is `interrupted`; the status of a bound that had fired stands, also where the final Step had not
     ended. The queue stays. A sub-agent's session is ended, also outside of a Turn: its parent's Turn is gone.
-    The times of the Step that was cut are not known and count as 0. Running it again gives nothing.
+    The times of the Step that was cut are not known and count as 0. What had streamed needs no event: the
+    history takes it from the chunks. Running it again gives nothing.
     """
     if not state.created or state.ended:
         return []

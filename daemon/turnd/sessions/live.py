@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from turnd.loop.session import LiveSession
 from turnd.loop.settings import LoopSettings
 from turnd.ports import World
+from turnd.v1 import event_pb2
 
 
 class LiveSessions:
@@ -25,6 +26,13 @@ class LiveSessions:
         if live is None:
             live = self._sessions[session] = LiveSession(self._world, self._settings, session)
         return live
+
+    def committed(self, events: Sequence[event_pb2.Event]) -> None:
+        """Tells each session in memory what was committed of it, before whoever appended it goes on."""
+        for event in events:
+            live = self._sessions.get(event.session)
+            if live is not None:
+                live.observe(event)
 
     @property
     def running(self) -> int:
