@@ -40,11 +40,12 @@ async def follow(
     *,
     lost: Callable[[ClientError], None] = lambda _: None,
     patience_s: float = PATIENCE_S,
+    silence_s: float = SILENCE_S,
 ) -> AsyncGenerator[Update, None]:
     """Events after a cursor, without end.
 
     A lost connection is made anew from the last cursor; `lost` is told of each. Raises ConnectionLost where
-    the daemon does not come back within the patience (seconds), and Refused.
+    the daemon does not come back within the patience, and Refused. Times in seconds.
     """
     clock = asyncio.get_running_loop().time
     cursor = after_seq
@@ -53,7 +54,7 @@ async def follow(
     caught_up = False
     while True:
         try:
-            async with aclosing(_audible(client.attach(session, cursor))) as responses:
+            async with aclosing(_audible(client.attach(session, cursor), silence_s)) as responses:
                 async for response in responses:
                     away_since, pause = None, _FIRST_PAUSE_S
                     # A heartbeat has no cursor.
@@ -74,23 +75,23 @@ async def follow(
 
 
 async def _audible(
-    stream: AsyncGenerator[sessions_pb2.AttachResponse, None],
+    stream: AsyncGenerator[sessions_pb2.AttachResponse, None], silence_s: float
 ) -> AsyncGenerator[sessions_pb2.AttachResponse, None]:
     async with aclosing(stream):
         while True:
             waiting = asyncio.ensure_future(anext(stream, None))
             try:
-                done, _ = await asyncio.wait({waiting}, timeout=SILENCE_S)
+                done, _ = await asyncio.wait({waiting}, timeout=silence_s)
                 if not done:
                     # This process itself may have been stopped for a while: then what came meanwhile is
                     # read now (C07).
-                    done, _ = await asyncio.wait({waiting}, timeout=_SECOND_CHANCE_S)
+                    done, _ = await asyncio.wait({waiting}, timeout=min(silence_s, _SECOND_CHANCE_S))
             finally:
                 if not waiting.done():
                     waiting.cancel()
                     await asyncio.wait({waiting})
             if not done:
-                raise ConnectionLost(f"the daemon has been silent for {SILENCE_S:.0f} s")
+                raise ConnectionLost(f"the daemon has been silent for {silence_s:.0f} s")
             response = waiting.result()
             if response is None:
                 return

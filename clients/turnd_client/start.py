@@ -54,11 +54,11 @@ async def start_service(environment: Mapping[str, str]) -> bool:
     Raises StartFailed where the service manager tried and could not.
     """
     # A daemon of its own home is no business of the user's service.
-    if environment.get("TURND_HOME") or shutil.which("systemctl") is None:
+    if environment.get("TURND_HOME") or shutil.which("systemctl", path=environment.get("PATH")) is None:
         return False
-    if await _systemctl("cat", UNIT) != 0:
+    if await _systemctl("cat", environment) != 0:
         return False
-    if await _systemctl("start", UNIT) != 0:
+    if await _systemctl("start", environment) != 0:
         raise StartFailed(
             f"`systemctl --user start {UNIT}` failed: see `systemctl --user status {UNIT}` and "
             f"`journalctl --user -u {UNIT}`"
@@ -66,15 +66,16 @@ async def start_service(environment: Mapping[str, str]) -> bool:
     return True
 
 
-async def _systemctl(verb: str, unit: str) -> int:
+async def _systemctl(verb: str, environment: Mapping[str, str]) -> int:
     process = await asyncio.create_subprocess_exec(
         "systemctl",
         "--user",
         verb,
-        unit,
+        UNIT,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
+        env=dict(environment),
     )
     try:
         return await asyncio.wait_for(process.wait(), _SYSTEMCTL_TIMEOUT_S)

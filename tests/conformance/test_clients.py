@@ -512,6 +512,24 @@ async def test_send_log_follow_cancel_close(daemon: RunningDaemon) -> None:
     assert [line["type"] for line in part.json_lines] == types[-2:]
 
 
+async def test_what_waits_in_the_queue_can_be_taken_out(daemon: RunningDaemon) -> None:
+    session = (await daemon.client.create_session(str(daemon.workspace), model=daemon.replay(SLOW, DONE))).id
+    await daemon.client.send_message(session, "go")
+    await daemon.events(session, lambda event: event.HasField("assistant_chunk"))
+    first, second = [await daemon.client.send_message(session, text) for text in ("first", "second")]
+    queued = (await daemon.turn("show", session, "--json")).json_lines[0]["queued"]
+    assert [message["message_id"] for message in queued] == [first.message_id, second.message_id]
+    assert await daemon.client.clear_queue(session, [first.message_id]) == [first.message_id]
+    assert await daemon.client.clear_queue(session) == [second.message_id]
+    await daemon.client.close_session(session)
+    cleared = [
+        list(event.inbox_cleared.message_ids)
+        for event in await daemon.events(session, lambda event: event.HasField("session_ended"))
+        if event.HasField("inbox_cleared")
+    ]
+    assert cleared == [[first.message_id], [second.message_id]]
+
+
 async def test_an_export_is_verified_and_refused_with_any_line_missing(daemon: RunningDaemon) -> None:
     model = daemon.replay({"stream": [{"tool": "list_dir", "input": {"path": "."}}]}, DONE)
     await daemon.turn("run", "go", "--model", model)

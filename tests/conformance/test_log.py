@@ -7,15 +7,17 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from tests.unit.stored import created, database, note, opened, payloads, query, stored_events
 
+from turnd.store import writer
 from turnd.store.transfer import export_lines, verify_lines
 from turnd.v1 import common_pb2 as common
 
@@ -154,3 +156,21 @@ async def test_a_reader_in_another_process_never_blocks_the_writer(tmp_path: Pat
             assert seen == sorted(seen), "events appear in order, and none disappears"
             assert await ask("again") == 351
     assert database(tmp_path).stat().st_size > 50 * 200_000
+
+
+@pytest.mark.req("LOG-10")
+async def test_emptying_the_wal_does_not_wait_for_a_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer tries it after every transaction here; each wait for the reader would take seconds."""
+    monkeypatch.setattr(writer, "IDLE_S", 0)
+    async with opened(tmp_path) as log:
+        await log.append(created("A"))
+        with closing(sqlite3.connect(f"file:{database(tmp_path)}?mode=ro", uri=True)) as reader:
+            reader.isolation_level = None
+            reader.execute("BEGIN")
+            assert reader.execute("SELECT count(*) FROM events").fetchone() == (1,)
+            async with asyncio.timeout(20):
+                for _ in range(20):
+                    await log.append(note("A"))
+            assert reader.execute("SELECT count(*) FROM events").fetchone() == (1,)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.sim.world import Sim, SimTool, spec, transcript
 from turnd.hooks.subscriber import Observed
 from turnd.ports import At, Invocation, ToolFailure, ToolOutcome
 from turnd.rules.history import History
+from turnd.rules.policy import Policy, PolicyCall, Verdict
 from turnd.v1 import common_pb2 as common
 from turnd.v1.jsonform import enum_text
 
@@ -21,6 +23,20 @@ WRITE = SimTool(spec("write", common.TOOL_KIND_RESOURCE))
 ASK = SimTool(spec("ask", common.TOOL_KIND_INTERACTIVE))
 
 DONE = {"stream": [{"text": "done"}], "usage": {"input_tokens": 10, "output_tokens": 2}}
+
+
+class GrantingPolicy(Policy):
+    """Allows the tools of a set that grows, as remembered decisions do."""
+
+    def __init__(self, granted: set[str]) -> None:
+        super().__init__()
+        self._granted = granted
+
+    def evaluate(self, call: PolicyCall, grants: Iterable[common.GrantRule] = ()) -> Verdict:
+        if call.tool not in self._granted:
+            return super().evaluate(call, grants)
+        grant = common.GrantRule(provider=call.provider, tool=call.tool)
+        return super().evaluate(call, [*grants, grant])
 
 
 class Watch:
@@ -466,3 +482,23 @@ async def test_a_fault_of_a_tool_adapter_ends_the_turn_and_is_said(tmp_path: Pat
     assert "a bug" in stop.error.message
     await sim.turn(live, "again")
     assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_COMPLETED
+
+
+@pytest.mark.req("GATE-16", "GATE-07")
+async def test_drift_of_a_call_that_a_grant_allows_by_now_needs_no_second_question(tmp_path: Path) -> None:
+    answers = iter(
+        [ToolFailure(common.TOOL_ERROR_CATEGORY_PRECONDITION_FAILED, "changed"), ToolOutcome(b'"ok"')]
+    )
+    sim = Sim([])
+
+    def drift(call: Invocation) -> ToolOutcome | ToolFailure:
+        sim.people.granted.add("write")
+        return next(answers)
+
+    sim.tools.tools.append(SimTool(spec("write", common.TOOL_KIND_RESOURCE), answer=drift))
+    sim.settings = replace(sim.settings, policy=GrantingPolicy(sim.people.granted))
+    live = await sim.session(transcript(tmp_path, calls(("write", {"name": "w"})), DONE))
+    await sim.turn(live)
+    assert len(sim.people.asked) == 1
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_COMPLETED
+    assert not sim.of(live, "tool/result")[-1].is_error

@@ -224,6 +224,7 @@ class SimPeople:
         self.decide: Callable[[event_pb2.ApprovalRequest], bool | None] = lambda request: True
         self.reply: Callable[[event_pb2.InteractiveRequest], object] = lambda request: {"answer": "yes"}
         self.asked: list[event_pb2.ApprovalRequest] = []
+        self.granted: set[str] = set()
         self.arrived = asyncio.Condition()
         log.subscribers.append(self._committed)
 

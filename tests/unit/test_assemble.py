@@ -219,6 +219,20 @@ def test_ids_and_tools_are_given_in_order_and_the_message_stays_as_it_was() -> N
     assert not made.blocks[0].tool_use.call_id
 
 
+@pytest.mark.req("MODEL-02")
+def test_empty_pieces_are_nothing() -> None:
+    stream = [
+        Said("text", ""),
+        Said("thinking", "a"),
+        Said("text", ""),
+        Said("thinking", "b"),
+        Said("thinking", ""),
+    ]
+
+    assert fed(stream, END_TURN)[0].message() == message([Said("thinking", "ab")], END_TURN)
+    assert len(fed(stream)[1]) == 2
+
+
 def test_vendors_may_repeat_ids_leave_them_out_and_use_a_key_again() -> None:
     assembler = Assembler()
     for name in ("one", "two"):
@@ -295,8 +309,9 @@ def test_arguments_cut_anywhere_are_truncated_whatever_the_stop_reason_claims(
 
 @pytest.mark.req("MODEL-13")
 def test_a_call_that_never_ended_is_truncated_even_if_it_reads_whole() -> None:
-    assert called(WHOLE, done=False).truncated
-    assert called("", done=False).truncated
+    for arguments in (WHOLE, ""):
+        call = called(arguments, done=False)
+        assert (call.truncated, call.input, call.raw_arguments) == (True, b"", arguments)
     assert not called(WHOLE).truncated
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from decimal import Decimal
 
@@ -203,18 +204,30 @@ def test_what_is_huge_but_within_bounds_is_json(data: bytes) -> None:
 
 
 def test_near_the_limit_of_the_stack_nothing_escapes() -> None:
-    data = b"[" * canon.MAX_DEPTH + b"]" * canon.MAX_DEPTH
+    inner = b'{"a":' * (canon.MAX_DEPTH - 1) + b"1" + b"}" * (canon.MAX_DEPTH - 1)
+    data = b'{"b": ' + inner + b"}"
+    answers: set[tuple[bytes, bool]] = set()
+    escaped: list[int] = []
 
-    def at_depth(frames: int) -> bytes:
-        return canon.canonical(data) if frames == 0 else at_depth(frames - 1)
+    def deeper(frames: int) -> None:
+        if frames:
+            deeper(frames - 1)
 
-    answers: set[bytes] = set()
-    for frames in range(400, 980, 20):
+    def at_depth(frames: int) -> None:
+        if frames:
+            at_depth(frames - 1)
+            return
+        deeper(20)  # room to call something at all
         try:
-            answers.add(at_depth(frames))
-        except RecursionError:  # of this test's own frames: there is no room left to call anything
-            break
-    assert answers == {data}
+            answers.add((canon.canonical(data), canon.members(data) is None))
+        except RecursionError:
+            escaped.append(frames)
+
+    with contextlib.suppress(RecursionError):  # of this test's own frames
+        for frames in range(100, 1000, 5):
+            at_depth(frames)
+    assert not escaped
+    assert answers == {(b'{"b":' + inner + b"}", False), (data, True)}
 
 
 def test_members_are_canonical_and_never_ambiguous() -> None:

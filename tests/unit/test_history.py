@@ -145,6 +145,14 @@ def test_missing_results_are_invented_around_the_one_that_is_there() -> None:
     assert errors == [True, False, True]
 
 
+@pytest.mark.req("LOG-21", "MODEL-06")
+def test_an_attempt_that_was_given_up_without_effect_counts_as_not_started() -> None:
+    log = SessionLog().turn().step().calls("c1").add(started("c1"))
+    assert contents(log) == {"c1": "no result: outcome unknown, check before repeating"}
+    log.add(event_pb2.ToolRetry(call_id="c1", attempt=1))
+    assert contents(log) == {"c1": "no result: not started"}
+
+
 @pytest.mark.req("S03", "MODEL-06")
 @pytest.mark.parametrize("count", [1, 2, 8])
 @pytest.mark.parametrize("with_result", [0, 1])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 import stat
+import sys
 from pathlib import Path
 
 import grpc
@@ -110,6 +113,26 @@ async def test_what_belongs_to_somebody_else_is_refused(short_path: Path) -> Non
     os.chown(it.place.runtime, 0, 0)
 
 
+@pytest.mark.req("RPC-06", "V11")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_another_user_cannot_connect_nor_read_the_token(short_path: Path) -> None:
+    short_path.chmod(0o755)
+    async with served(short_path) as it:
+        program = (
+            "import os, socket, sys\n"
+            "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+            "for attempt in (lambda: socket.socket(socket.AF_UNIX).connect(sys.argv[1]), lambda: open(sys.argv[2])):\n"
+            "    try:\n"
+            "        attempt()\n"
+            "    except PermissionError:\n"
+            "        print('refused')\n"
+        )
+        arguments = (sys.executable, "-I", "-c", program, str(it.place.socket), str(it.place.token))
+        process = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
+        stdout, _ = await process.communicate()
+    assert stdout == b"refused\nrefused\n"
+
+
 @pytest.mark.req("V11")
 async def test_a_token_that_is_a_link_or_open_to_others_is_not_read(short_path: Path) -> None:
     async with served(short_path) as it:
@@ -165,8 +188,6 @@ async def test_a_path_that_is_too_long_is_explained_in_bytes(short_path: Path) -
 
 @pytest.mark.req("V02")
 async def test_a_stale_socket_is_nobody_and_is_replaced(short_path: Path) -> None:
-    import socket
-
     place = place_of(short_path)
     place.runtime.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as stale:

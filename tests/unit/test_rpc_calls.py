@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import grpc
@@ -51,6 +52,13 @@ async def test_a_stop_returns_after_the_handlers_have_cleaned_up(short_path: Pat
         assert it.commands.cleaned == 1
         with pytest.raises((ConnectionLost, Refused)):
             await waiting
+
+
+@pytest.mark.req("G09")
+async def test_the_collector_does_not_close_a_server_that_serves(short_path: Path) -> None:
+    async with served(short_path) as it, it.client() as client:
+        gc.collect()
+        assert (await client.status()).pid == 1
 
 
 @pytest.mark.req("RPC-05")

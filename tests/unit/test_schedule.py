@@ -23,10 +23,10 @@ def canonical_path(path: str) -> str:
     """A file system with one symlink, `link.txt` to `a.txt`, and one that goes round in circles."""
     if "\0" in path:
         raise ValueError("embedded null byte")
-    whole = posixpath.normpath(posixpath.join("/work", path))
-    if whole == "/work/loop":
+    whole = posixpath.normpath(posixpath.join("/project", path))
+    if whole == "/project/loop":
         raise OSError("too many levels of symbolic links")
-    return "/work/a.txt" if whole == "/work/link.txt" else whole
+    return "/project/a.txt" if whole == "/project/link.txt" else whole
 
 
 def spec(
@@ -112,10 +112,10 @@ def test_keys_hold_across_instances_of_a_provider_but_not_across_providers() -> 
 
 @pytest.mark.req("SCHED-07", "P01")
 @pytest.mark.parametrize(
-    "path", ["a.txt", "./a.txt", "sub/../a.txt", "/work/a.txt", "link.txt", "\\u0061.txt"]
+    "path", ["a.txt", "./a.txt", "sub/../a.txt", "/project/a.txt", "link.txt", "\\u0061.txt"]
 )
 def test_every_spelling_of_a_path_is_one_key(path: str) -> None:
-    assert claim(EDIT, f'{{"path": "{path}"}}') == Keyed("p1", "p", "file", ("path /work/a.txt",))
+    assert claim(EDIT, f'{{"path": "{path}"}}') == Keyed("p1", "p", "file", ("path /project/a.txt",))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,9 @@ def test_values_are_compared_as_json_and_a_missing_one_is_a_value_of_its_own(
 def test_a_path_and_a_value_that_read_the_same_are_not() -> None:
     value = spec("write", safe=True, keys={"path": VALUE}, group="file")
 
-    assert not schedule.conflicts(claim(WRITE, '{"path": "/work/a"}'), claim(value, '{"path": "/work/a"}'))
+    assert not schedule.conflicts(
+        claim(WRITE, '{"path": "/project/a"}'), claim(value, '{"path": "/project/a"}')
+    )
     assert schedule.conflicts(claim(WRITE, '{"path": 1}'), claim(WRITE, '{"path": 1.0}'))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import stat
@@ -70,15 +71,27 @@ def test_only_the_kernel_lock_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("OPS-02")
-def test_a_lock_file_that_was_removed_still_lets_one_daemon_in_only(tmp_path: Path) -> None:
-    first = Hold.take(database(tmp_path), version="1", socket="")
-    (tmp_path / LOCK_NAME).unlink()
-    second = Hold.take(database(tmp_path), version="2", socket="")
+def test_a_lock_on_a_file_that_others_no_longer_find_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Someone removes the lock file between open and lock."""
+    lock_file = fcntl.flock
+    removed: list[int] = []
+
+    def remove_first(descriptor: int, operation: int) -> None:
+        if not removed:
+            (tmp_path / LOCK_NAME).unlink()
+        removed.append(descriptor)
+        lock_file(descriptor, operation)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", remove_first)
+        held = Hold.take(database(tmp_path), version="1", socket="")
+    assert len(removed) == 2
     with pytest.raises(DaemonRunning) as caught:
-        Hold.take(database(tmp_path), version="3", socket="")
-    assert caught.value.version == "2"
-    first.release()
-    second.release()
+        Hold.take(database(tmp_path), version="2", socket="")
+    assert caught.value.version == "1"
+    held.release()
 
 
 def test_a_lock_is_not_followed_to_another_file(tmp_path: Path) -> None:

@@ -149,16 +149,19 @@ async def test_caught_up_comes_after_what_was_there_and_before_what_is_new(tmp_p
             assert await anext(following) == Batch((), 0, 4, caught_up=True)
 
 
-async def test_events_that_come_before_a_slow_follower_is_caught_up_wait_for_that(tmp_path: Path) -> None:
-    async with logged(tmp_path, 0) as (log, tail, _):
-        await log.append(created("A"), *(note("A", "x" * 700_000) for _ in range(3)))
+@pytest.mark.parametrize("max_bytes", [0, 2**24])
+async def test_what_comes_before_a_slow_follower_is_caught_up_waits_for_that(
+    tmp_path: Path, max_bytes: int
+) -> None:
+    async with logged(tmp_path, max_bytes) as (log, tail, _):
+        await log.append(created("A"), *(note("A") for _ in range(2199)))
         async with aclosing(tail.follow("A", 0)) as following:
             got = [await anext(following)]
             await log.append(note("A", "new"))
             while not got[-1].caught_up:
                 got.append(await anext(following))
-            assert len(got) == 3
-            assert got[-1].last_seq == 4
+            assert [len(batch.blobs) for batch in got] == [1000, 1000, 200]
+            assert got[-1].last_seq == 2200
             assert [event.note.text for event in events([await anext(following)])] == ["new"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ import grpc
 import jsonschema_rs
 import pytest
 
+from turnd.tools.registration import accept
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import provider_pb2, provider_pb2_grpc
 from turnd_provider import BlockingContext, Context, Outcome, PreviewText, Provider, ToolError
@@ -361,3 +363,12 @@ async def test_previews(daemon: Daemon) -> None:
     assert await shown("add", a=1) == provider_pb2.PreviewResponse()
     health = await daemon.stub.Health(provider_pb2.HealthRequest())
     assert health.serving
+
+
+def test_the_example_of_the_documentation_is_a_sound_provider() -> None:
+    guide = Path(__file__).parents[2] / "docs" / "providers.md"
+    (code,) = re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(code, str(guide), "exec"), names)
+    accepted = accept(names["provider"].registration(), expected_name="notes", config={})
+    assert list(accepted.tools) == ["count_words", "append_note"]

@@ -79,8 +79,7 @@ class Asker(Protocol):
 class Elsewhere:
     """Nobody sits here: says which command, given somewhere else, answers each request."""
 
-    def __init__(self, client: Client, say: Teller) -> None:
-        self._client = client
+    def __init__(self, say: Teller) -> None:
         self._say = say
         self._requests = Requests()
         self._told: set[str] = set()

@@ -13,19 +13,21 @@ from typing import Any
 
 import click
 
-from turnd_client.cli.app import Caller, Failed, command
+from turnd.v1 import sessions_pb2
+from turnd_client.cli.app import Caller, Failed, command, json_option, print_json
 from turnd_client.cli.asking import AtTerminal
 from turnd_client.cli.keyboard import Keyboard
 from turnd_client.client import Client
 from turnd_client.connect import connect, connect_or_start
 from turnd_client.demo.play import Evidence, approve_everything
 from turnd_client.demo.project import PROMPT, NoPython, write_project, write_transcript
-from turnd_client.errors import NoDaemon
+from turnd_client.errors import ConnectionLost, NoDaemon
 from turnd_client.follow import follow
 from turnd_client.screen import Screen
+from turnd_client.shapes import Json
 from turnd_client.stop import stop_daemon
 from turnd_client.text import visible
-from turnd_client.units import usd_text
+from turnd_client.units import usd, usd_text
 
 _SECOND_CLIENT = "turn demo (second client)"
 
@@ -36,8 +38,9 @@ _SECOND_CLIENT = "turn demo (second client)"
     default=True,
     help="Leave the project and the log for a look at them afterwards (the default), or remove them.",
 )
+@json_option
 @command
-async def demo(caller: Caller, keep: bool) -> int:
+async def demo(caller: Caller, keep: bool, as_json: bool) -> int:
     """See a whole session on a sample project. Needs no key, and touches nothing of yours.
 
     A daemon of the demo's own starts; a recorded model reads a small project with a failing test, edits a
@@ -45,13 +48,17 @@ async def demo(caller: Caller, keep: bool) -> int:
     happened.
     """
     base = Path(tempfile.mkdtemp(prefix="turn-demo-"))
-    show = _Show(caller, base)
+    # With --json the show goes to stderr, and one object about it to stdout.
+    show = _Show(caller, base, Screen(sys.stderr if as_json else sys.stdout))
     try:
-        return await show.run()
+        result = await show.run()
+        if as_json:
+            print_json({**result, "directory": str(base) if keep else None})
+        return 0 if result["ok"] else 1
     except NoPython as error:
         raise Failed(str(error)) from error
     finally:
-        with suppress(NoDaemon):
+        with suppress(NoDaemon, ConnectionLost):
             await stop_daemon(show.environment, caller.name, lambda _: None)
         if keep:
             show.say_where()
@@ -62,16 +69,16 @@ async def demo(caller: Caller, keep: bool) -> int:
 class _Show:
     """One run of the demo under one directory."""
 
-    def __init__(self, caller: Caller, base: Path) -> None:
+    def __init__(self, caller: Caller, base: Path, screen: Screen) -> None:
         self._caller = caller
         self._base = base
         self._project = base / "project"
-        self._screen = Screen(sys.stdout)
+        self._screen = screen
         self._session = ""
         self.environment: Mapping[str, str] = {**caller.environment, "TURND_HOME": str(base / "home")}
 
-    async def run(self) -> int:
-        """The whole show; gives the exit code."""
+    async def run(self) -> Json:
+        """The whole show; what became of it."""
         self._project.mkdir()
         write_project(self._project)
         transcript = self._base / "model.jsonl"
@@ -86,7 +93,7 @@ class _Show:
             evidence = await self._show_session(client, f"replay:{transcript}")
             await self._show_log(client)
             self._head("Done")
-            return self._verdict(evidence, (await client.get_session(self._session)).session.cost_nano_usd)
+            return self._verdict(evidence, (await client.get_session(self._session)).session)
 
     async def _show_daemon(self, client: Client) -> None:
         status = await client.status()
@@ -145,17 +152,24 @@ class _Show:
             raise Failed(f"the log breaks a rule: {verdict.faults[0].message}")
         self._screen.line(f"exported and verified: {verdict.events} events, every rule holds")
 
-    def _verdict(self, evidence: Evidence, cost_nano_usd: int) -> int:
+    def _verdict(self, evidence: Evidence, session: sessions_pb2.Session) -> Json:
         outcome = evidence.outcome
         missing = evidence.missing(self._project)
         if missing:
             self._screen.line(f"It did not all happen; missing: {', '.join(missing)}.")
             if outcome.cause:
                 self._screen.line(visible(outcome.cause))
-            return 1
-        self._screen.line(f"answer: {visible(outcome.text)}")
-        self._screen.line(f"cost:   {usd_text(cost_nano_usd)} (as if the recorded model were paid)")
-        return 0
+        else:
+            cost = usd_text(session.cost_nano_usd)
+            self._screen.line(f"answer: {visible(outcome.text)}")
+            self._screen.line(f"cost:   {cost} (as if the recorded model were paid)")
+        return {
+            "ok": not missing,
+            "missing": missing,
+            "session": session.id,
+            "cost_usd": usd(session.cost_nano_usd),
+            "text": outcome.text,
+        }
 
     def say_where(self) -> None:
         """How to look at it afterwards."""

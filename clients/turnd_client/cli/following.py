@@ -43,7 +43,7 @@ async def output(caller: Caller, client: Client, *, as_json: bool, asks: bool) -
     """Asks on the terminal where there is one and people read the output; tells who has to answer elsewhere."""
     screen = None if as_json else Screen(sys.stdout)
     if screen is None or not asks or not (sys.stdin.isatty() and screen.is_terminal):
-        yield Output(Elsewhere(client, caller.say), screen)
+        yield Output(Elsewhere(caller.say), screen)
         return
     async with Keyboard(sys.stdin.fileno()) as keyboard:
         asker = AtTerminal(client, screen, keyboard)

@@ -145,7 +145,8 @@ class _Run:
                     return outcome
                 elif outcome.ended and not closing:
                     closing = True
-                    self._help(self._close())
+                    if not await self._close():
+                        return outcome
         finally:
             loop.remove_signal_handler(signal.SIGINT)
             for helper in self._helpers:
@@ -174,11 +175,13 @@ class _Run:
         except ClientError as error:
             self._caller.say(str(error))
 
-    async def _close(self) -> None:
+    async def _close(self) -> bool:
         try:
             await self._client.close_session(self._session)
-        except Refused as refused:
-            self._caller.say(f"the session was not closed: {refused}")
+        except ClientError as error:
+            self._caller.say(f"the session was not closed: {error}")
+            return False
+        return True
 
 
 def _absolute(model: str) -> str:

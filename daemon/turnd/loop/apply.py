@@ -87,6 +87,8 @@ async def _plan_anew(run: Run, made: Plan, call: Call) -> None:
     if run.view.unattended:
         (item,) = plan.unattended((item,))
     made.items[call.id] = item
+    # The log is told of the new decision: an approval that was used up does not let another attempt start.
+    await run.append(plan.ready((item,)))
 
 
 def _current(made: Plan, preconditions: Sequence[common.Precondition]) -> tuple[common.Precondition, ...]:

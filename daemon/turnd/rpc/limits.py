@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-PROTOCOL = 1
-"""The major version of `turnd.v1` that this daemon speaks."""
-
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 MAX_METADATA_BYTES = 64 * 1024
 

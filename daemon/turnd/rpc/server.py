@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -58,11 +56,6 @@ class RpcServer:
         )
         # Held here: a server without a reference is closed by the collector (G09).
         self._server: grpc.aio.Server | None = None
-
-    @property
-    def socket(self) -> Path:
-        """Where clients connect."""
-        return self._place.socket
 
     async def start(self) -> None:
         """Writes the token, binds the socket and serves. Raises PathError, OSError and BindFailed."""

@@ -39,11 +39,11 @@ class AssembledCall:
     """The vendor's id; vendors repeat them, and leave them empty."""
     wire_name: str
     input: bytes
-    """The arguments as the model wrote them, where that is JSON (nothing at all counts as `{}`); else
-    empty.
+    """The arguments as the model wrote them, where they are complete and JSON (nothing at all counts as
+    `{}`); else empty.
     """
     raw_arguments: str
-    """The arguments as the model wrote them, where that is not JSON; else empty."""
+    """The arguments as the model wrote them, where `input` is empty."""
     truncated: bool
     """Cut off, or of a message that was: never run, never repaired (MODEL-13)."""
     cleaned: bool
@@ -263,7 +263,8 @@ def _assembled(index: int, block: _Call, cut: bool) -> AssembledCall:
     # A lone surrogate may also hide behind an escape, which is JSON and kills whoever decodes it.
     text = _ESCAPE.sub(lambda found: r"\ufffd" if found["lone"] else found.group(), raw)
     data = text.encode() if text.strip() else b"{}"
-    valid = canon.is_json(data)
+    # What never ended is not taken for whole, however it reads: it might run.
+    valid = block.done and canon.is_json(data)
     return AssembledCall(
         block=index,
         vendor_call_id=block.vendor_call_id,

@@ -73,11 +73,11 @@ def members(data: bytes) -> Mapping[str, bytes] | None:
     """
     try:
         value = _parsed(data)
+        if not isinstance(value, _Object):
+            return None
+        found = {key: _written(member) for key, member in value}
     except NotJson:
         return None
-    if not isinstance(value, _Object):
-        return None
-    found = {key: _written(member) for key, member in value}
     return found if len(found) == len(value) else None
 
 
@@ -219,7 +219,10 @@ def _object(pairs: list[tuple[str, object]]) -> _Object:
 
 def _written(value: object) -> bytes:
     written: list[str] = []
-    _write(value, written)
+    try:
+        _write(value, written)
+    except RecursionError as error:
+        raise NotJson("expected room on the stack for every level of nesting") from error
     return "".join(written).encode("ascii")
 
 

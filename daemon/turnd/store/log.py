@@ -72,7 +72,8 @@ class EventLog:
     async def start(self) -> Sequence[Repaired]:
         """Opens the file and repairs what a killed daemon left open (LOG-08); gives what was repaired.
 
-        Raises NetworkFileSystem, SchemaTooNew, NotALog, sqlite3.Error; LogFailed where a repair cannot be stored.
+        Raises NetworkFileSystem, SchemaTooNew, NotALog, sqlite3.Error; LogFailed where a repair cannot be
+        stored. `close` is right after any of them.
         """
         if not self._accept_network_file_system:
             require_local(self._hold.database.parent)
@@ -83,7 +84,11 @@ class EventLog:
 
         writer = Writer(self._hold.database, report)
         self._position = await asyncio.wrap_future(writer.start())
-        reader = await Reader.open(self._hold.database)
+        try:
+            reader = await Reader.open(self._hold.database)
+        except BaseException:
+            await asyncio.wrap_future(writer.stop())
+            raise
         next_key = await reader.last_key() + 1
         intake = Intake(self._clock, self._admission, writer.submit, self._publish, next_key)
         writer.ended.add_done_callback(lambda _: loop.call_soon_threadsafe(intake.abandon))

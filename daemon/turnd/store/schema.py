@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 VERSION: Final = 1
+BUSY_TIMEOUT_MS: Final = 5000
+"""How long a transaction waits for someone else who writes into the file, which nobody should."""
 
 _TABLES: Final = """
 CREATE TABLE sessions (
@@ -113,7 +115,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     version = _version_untouched(path)
     connection = sqlite3.connect(path, isolation_level=None, cached_statements=256)
     try:
-        connection.execute("PRAGMA busy_timeout = 5000")
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":

@@ -18,7 +18,7 @@ import structlog
 
 from turnd.store.batch import Batch, Change, Failed, Outcome, Stored
 from turnd.store.projections import write_event_rows, write_session_row
-from turnd.store.schema import open_for_writing
+from turnd.store.schema import BUSY_TIMEOUT_MS, open_for_writing
 
 MAX_BATCHES_IN_TRANSACTION: Final = 1024
 MAX_BYTES_IN_TRANSACTION: Final = 8 * 2**20
@@ -210,7 +210,12 @@ class Writer:
     def _checkpoint(self, mode: str) -> None:
         """Moves the WAL into the file, on this connection only: two that do it can corrupt it."""
         try:
-            self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+            # A reader that keeps its transaction open must not keep the writer waiting (LOG-10).
+            self._connection.execute("PRAGMA busy_timeout = 0")
+            try:
+                self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+            finally:
+                self._connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
             size = self._path.with_name(f"{self._path.name}-wal").stat().st_size
         except (sqlite3.Error, OSError) as error:
             log.warning("log_checkpoint_failed", error=str(error))
