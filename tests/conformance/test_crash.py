@@ -144,7 +144,7 @@ async def test_a_second_daemon_says_who_is_running_and_changes_nothing() -> None
         assert (await daemon.client.status()).pid == daemon.pid
 
 
-@pytest.mark.req("OPS-02")
+@pytest.mark.req("OPS-02", "V01")
 async def test_a_stale_socket_and_a_stale_lock_stop_no_start() -> None:
     async with prepared_daemon() as daemon:
         await daemon.start()

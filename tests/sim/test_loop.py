@@ -99,7 +99,7 @@ async def test_reads_come_before_questions_and_questions_before_mutations(tmp_pa
 @pytest.mark.req("LOOP-13")
 async def test_an_unknown_tool_and_bad_arguments_are_results(tmp_path: Path) -> None:
     sim = Sim([READ])
-    wrong = {"stream": [{"tool": "nothing", "input": {}}, {"tool": "read", "arguments": "{not json"}]}
+    wrong = {"stream": [{"tool": "nothing", "input": {}}, {"tool": "read", "arguments": '{"a": nope}'}]}
     live = await sim.session(transcript(tmp_path, wrong, DONE))
     await sim.turn(live)
     results = sim.of(live, "tool/result")
@@ -372,10 +372,20 @@ async def test_drift_between_approval_and_run_asks_again(tmp_path: Path) -> None
 
 
 @pytest.mark.req("LOOP-12", "MODEL-13")
-async def test_an_answer_at_the_output_limit_runs_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "cut",
+    [
+        {"stream": [{"tool": "write", "arguments": '{"name": "rm -rf /'}], "stop": "max_tokens"},
+        {
+            "stream": [{"tool": "write", "input": {"name": "rm -rf /"}}],
+            "usage": {"input_tokens": 10, "output_tokens": 8000},
+        },
+    ],
+    ids=["said so", "tokens at the cap"],
+)
+async def test_an_answer_at_the_output_limit_runs_nothing(tmp_path: Path, cut: dict[str, object]) -> None:
     sim = Sim([WRITE])
-    cut = {"stream": [{"tool": "write", "arguments": '{"name": "rm -rf /'}], "stop": "max_tokens"}
-    live = await sim.session(transcript(tmp_path, cut))
+    live = await sim.session(transcript(tmp_path, {"model": {"max_output_tokens": 8000}}, cut))
     await sim.turn(live)
     assert sim.tools.started == []
     assert sim.of(live, "tool/result")[-1].category == common.TOOL_ERROR_CATEGORY_TRUNCATED
@@ -502,3 +512,20 @@ async def test_drift_of_a_call_that_a_grant_allows_by_now_needs_no_second_questi
     assert len(sim.people.asked) == 1
     assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_COMPLETED
     assert not sim.of(live, "tool/result")[-1].is_error
+
+
+@pytest.mark.req("MODEL-13", "T01")
+async def test_a_call_that_is_not_whole_never_runs_and_the_turn_goes_on(tmp_path: Path) -> None:
+    sim = Sim([WRITE])
+    cut = {
+        "stream": [
+            {"tool": "write", "arguments": '{"name": "rm -rf /'},
+            {"tool": "write", "input": {"name": "whole"}},
+        ],
+        "stop": "tool_use",
+    }
+    live = await sim.session(transcript(tmp_path, cut, DONE))
+    await sim.turn(live)
+    assert sim.tools.started == ["whole"]
+    assert sim.of(live, "tool/result")[0].category == common.TOOL_ERROR_CATEGORY_TRUNCATED
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_COMPLETED

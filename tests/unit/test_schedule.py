@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import posixpath
 from dataclasses import dataclass
-from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from turnd.rules import schedule
-from turnd.rules.schedule import Claim, Exclusive, Interactive, Keyed, Ready, Unique
+from turnd.rules.schedule import Claim, Exclusive, Interactive, Keyed, Unique
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import provider_pb2
 
@@ -225,103 +224,3 @@ def test_a_call_waits_for_exactly_the_earlier_ones_it_conflicts_with(calls: list
     assert schedule.blockers([call.claim() for call in calls]) == tuple(
         frozenset(i for i in range(j) if must_not_overlap(calls[i], calls[j])) for j in range(len(calls))
     )
-
-
-@pytest.mark.req("SCHED-01", "SCHED-02", "SCHED-03", "SCHED-04", "SCHED-06", "SCHED-10")
-@given(st.lists(st.tuples(CALLS, st.booleans()), max_size=8), st.integers(1, 4), st.integers(0, 2**32))
-def test_in_any_order_of_finishing_no_conflict_overlaps_and_everything_runs(
-    drawn: list[tuple[Call, bool]], ceiling: int, seed: int
-) -> None:
-    choose = Random(seed).choice
-    calls = [call for call, _ in drawn]
-    held = [index for index, (_, asks) in enumerate(drawn) if asks]
-    ready = Ready.of([call.claim() for call in calls], ceiling, held=held)
-    begun: list[int] = []
-
-    while not ready.done:
-        unfinished = set(range(len(calls))) - ready.ended
-        room = ceiling - len(ready.running)
-        free = [
-            j
-            for j in sorted(unfinished - ready.running - ready.held)
-            if not any(i in unfinished and must_not_overlap(calls[i], calls[j]) for i in range(j))
-        ]
-        assert list(ready.startable) == free[:room], "whatever can run may run, and nothing else"
-        moves = [
-            *(("start", index) for index in ready.startable),
-            *(("end", index) for index in ready.running),
-            *(("release", index) for index in ready.held),
-        ]
-        assert moves, "no call may wait for ever"
-        move, index = choose(sorted(moves))
-        match move:
-            case "start":
-                clashing = [i for i in ready.running if must_not_overlap(calls[i], calls[index])]
-                assert not clashing, "conflicting calls never overlap"
-                begun.append(index)
-                ready = ready.started(index)
-            case "end":
-                ready = ready.finished(index)
-            case _:
-                ready = ready.released(index)
-
-    assert sorted(begun) == list(range(len(calls)))
-    for place, later in enumerate(begun):
-        for earlier in begun[place:]:
-            if earlier < later:
-                assert not must_not_overlap(calls[earlier], calls[later]), (
-                    "conflicting calls keep their order"
-                )
-
-
-@pytest.mark.req("SCHED-01")
-def test_calls_with_distinct_keys_overlap_up_to_the_ceiling() -> None:
-    ready = Ready.of([claim(WRITE, f'{{"path": "{i}"}}') for i in range(20)], 16)
-
-    assert ready.startable == tuple(range(16))
-    for index in range(16):
-        ready = ready.started(index)
-    assert ready.startable == ()
-    assert ready.finished(7).startable == (16,)
-
-
-@pytest.mark.req("GATE-03", "SCHED-11")
-def test_a_call_that_waits_for_a_person_holds_up_only_what_conflicts_with_it() -> None:
-    claims = [claim(WRITE, '{"path": "a"}'), claim(WRITE, '{"path": "b"}'), claim(EDIT, '{"path": "./a"}')]
-    ready = Ready.of(claims, 4, held=[0])
-
-    assert ready.startable == (1,)
-    assert ready.released(0).startable == (0, 1)
-    assert ready.finished(0).startable == (1, 2), "refused: it ends without having run"
-
-
-@pytest.mark.req("GATE-03")
-def test_tests_never_run_before_the_edit_that_was_written_before_them() -> None:
-    ready = Ready.of([claim(WRITE, '{"path": "a"}'), claim(RUN)], 4, held=[0])
-
-    assert ready.startable == ()
-    ready = ready.released(0).started(0)
-    assert ready.startable == ()
-    assert ready.finished(0).startable == (1,)
-
-
-@pytest.mark.req("SCHED-11")
-def test_a_call_that_must_be_asked_about_again_stops_running_and_keeps_its_place() -> None:
-    ready = Ready.of([claim(WRITE, '{"path": "a"}'), claim(EDIT, '{"path": "a"}')], 1).started(0)
-    asked = ready.hold(0)
-
-    assert not asked.running
-    assert asked.startable == ()
-    assert asked.released(0).startable == (0,)
-
-
-def test_what_cannot_be_meant_is_refused() -> None:
-    with pytest.raises(ValueError, match="ceiling of at least one"):
-        Ready.of([claim(READ)], 0)
-    ready = Ready.of([claim(RUN), claim(RUN)], 4)
-    with pytest.raises(AssertionError, match="may not start"):
-        ready.started(1)
-    with pytest.raises(AssertionError, match="has ended before"):
-        ready.started(0).finished(0).finished(0)
-    with pytest.raises(AssertionError, match="is not held"):
-        ready.released(0)

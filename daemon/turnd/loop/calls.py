@@ -20,6 +20,8 @@ class Call:
 
     event: event_pb2.ToolCall
     tool: Tool | None
+    cut_off: bool = False
+    """Its arguments are not whole."""
     veto: Verdict | None = None
     """The denial of a subscriber at pre-tool-call."""
     attempts: int = 0

@@ -42,6 +42,8 @@ class Completion:
 
     message: event_pb2.AssistantMessage
     calls: tuple[event_pb2.ToolCall, ...]
+    cut_calls: frozenset[str]
+    """Ids of calls whose arguments are not whole: they never run, whatever the stop reason claims (MODEL-13)."""
     truncated: bool
     """The output limit cut it: no call of it may run (MODEL-13)."""
 
@@ -127,7 +129,15 @@ class _Attempt:
             raise
         await self._flush()
         await self._book_usage()
-        return self._assembler.message()
+        return self._assembler.message(output_at_limit=self._at_output_limit())
+
+    def _at_output_limit(self) -> bool:
+        """The counts say that the output was cut, whatever the stop reason claims (MODEL-13)."""
+        if self._tokens is None:
+            return False
+        asked = self._request.request.parameters.get("max_output_tokens")
+        most = asked if isinstance(asked, int) else self._run.model.spec.max_output_tokens
+        return self._tokens.output_tokens + self._tokens.reasoning_tokens >= most
 
     async def settle_cancelled(self) -> None:
         """After a cancel: the rest of the text, the usage so far, and what had arrived as a partial message."""
@@ -259,7 +269,8 @@ async def _log_message(run: Run, request: Request, assembled: AssembledMessage, 
         vendor_stop_reason=assembled.vendor_stop_reason,
     )
     await run.append(message, *calls)
-    return Completion(message, tuple(calls), assembled.at_output_limit)
+    cut = frozenset(c.call_id for c, called in zip(calls, assembled.calls, strict=True) if called.truncated)
+    return Completion(message, tuple(calls), cut, assembled.at_output_limit)
 
 
 def _tool_call(run: Run, called: AssembledCall, provider: str, tool: str, index: int) -> event_pb2.ToolCall:

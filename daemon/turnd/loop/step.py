@@ -272,7 +272,12 @@ def _call_payload(call: event_pb2.ToolCall, result: event_pb2.ToolResult | None 
 
 
 def _calls(run: Run, said: Completion) -> StepCalls:
-    return StepCalls([Call(event, run.tools.find(event.provider, event.tool)) for event in said.calls])
+    return StepCalls(
+        [
+            Call(event, run.tools.find(event.provider, event.tool), cut_off=event.call_id in said.cut_calls)
+            for event in said.calls
+        ]
+    )
 
 
 def _invalid(run: Run, call: Call) -> tuple[common.ToolErrorCategory.ValueType, str] | None:
@@ -282,6 +287,8 @@ def _invalid(run: Run, call: Call) -> tuple[common.ToolErrorCategory.ValueType, 
             common.TOOL_ERROR_CATEGORY_NOT_FOUND,
             f"there is no tool {call.event.tool!r}; use one of the tools that are offered",
         )
+    if call.cut_off:
+        return (common.TOOL_ERROR_CATEGORY_TRUNCATED, "truncated: the arguments were cut off, so it did not run")
     if call.event.raw_arguments or not call.input:
         return (
             common.TOOL_ERROR_CATEGORY_INVALID_ARGUMENTS,

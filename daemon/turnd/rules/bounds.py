@@ -7,29 +7,15 @@ Step run.
 
 from __future__ import annotations
 
-import re
-import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from fractions import Fraction
 from typing import Final
 
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import sessions_pb2
 
-MAX_LIMIT: Final = 2**64 - 1
-"""The largest limit that the log can hold, in steps, nano-USD or milliseconds."""
-
 _NANO: Final = 9
 _MILLI: Final = 3
-_PLAIN_NUMBER: Final = re.compile(r"[-+]?[0-9]{1,40}(\.[0-9]{1,40})?")
-
-
-class LimitError(ValueError):
-    """A limit cannot be meant as it was given; the text names it, what is expected and what was found
-    (BOUND-13).
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +50,6 @@ def left(bounds: common.Bounds, spent: Spent) -> sessions_pb2.BoundsLeft:
     return rest
 
 
-def status_of(dimension: common.LimitDimension.ValueType) -> common.SessionStatus.ValueType:
-    """The status of a session that this dimension ended. Raises ValueError for an unspecified one."""
-    match dimension:
-        case common.LIMIT_DIMENSION_DOOM_LOOP:
-            return common.SESSION_STATUS_ERROR_DOOM_LOOP
-        case common.LIMIT_DIMENSION_MAX_TURNS:
-            return common.SESSION_STATUS_ERROR_MAX_TURNS
-        case common.LIMIT_DIMENSION_MAX_COST_USD:
-            return common.SESSION_STATUS_ERROR_MAX_BUDGET_USD
-        case common.LIMIT_DIMENSION_MAX_WALL_CLOCK_S:
-            return common.SESSION_STATUS_ERROR_MAX_WALL_CLOCK
-        case _:
-            raise ValueError(f"expected a dimension of a limit, found {dimension}")
-
-
 def instruction(reached: Sequence[common.LimitHit]) -> str:
     """What the model is told in the final Step: each limit with its value, and what is wanted now
     (BOUND-02).
@@ -106,59 +77,6 @@ def describe(hit: common.LimitHit) -> str:
             return f"max_wall_clock_s (limit {limit} s, used {value} s)"
         case _:
             raise ValueError(f"expected a dimension of a limit, found {hit.dimension}")
-
-
-def parse_max_turns(value: object) -> int:
-    """Steps, from an integer. Raises LimitError, as all of these do, for anything that is not a number from
-    0.
-    """
-    return _scaled(value, "max_turns", 0, "a whole number of steps")
-
-
-def parse_max_cost_usd(value: object) -> int:
-    """Nano-USD, exactly, from dollars (integer, float as it is written, or Decimal)."""
-    return _scaled(value, "max_cost_usd", _NANO, "US dollars with at most 9 decimal places")
-
-
-def parse_max_wall_clock_s(value: object) -> int:
-    """Milliseconds, exactly, from seconds (integer, float as it is written, or Decimal)."""
-    return _scaled(value, "max_wall_clock_s", _MILLI, "seconds with at most 3 decimal places")
-
-
-def number_in(text: str) -> int | Decimal:
-    """The number that a command-line flag spells, for one of the functions above. Raises LimitError.
-
-    Only a plain decimal number is one: no exponent, no separators, no `inf`.
-    """
-    if _PLAIN_NUMBER.fullmatch(text) is None:
-        raise LimitError(f"expected a plain decimal number such as 5 or 0.25, found {text!r}")
-    return Decimal(text) if "." in text else int(text)
-
-
-def _scaled(value: object, name: str, places: int, expected: str) -> int:
-    # A float counts as the shortest decimal that reads as it, which is how it was written.
-    wrong = LimitError(
-        f"{name}: expected {expected}, from 0, found {_shown(value)}; for no bound leave it out"
-    )
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise wrong
-    number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
-    if not number.is_finite() or number < 0 or number > MAX_LIMIT:
-        raise wrong
-    # The exponent is looked at first: 1e-999999999 as a fraction would take all memory.
-    if number != 0 and number.adjusted() < -places:
-        raise wrong
-    exact = Fraction(number) * 10**places
-    if exact.denominator != 1 or exact > MAX_LIMIT:
-        raise wrong
-    return int(exact)
-
-
-def _shown(value: object) -> str:
-    # Python refuses to write out the digits of an integer that has thousands of them.
-    if isinstance(value, int) and abs(value) > MAX_LIMIT:
-        return "an integer beyond 64 bits"
-    return reprlib.repr(value)
 
 
 def _measured(bounds: common.Bounds, spent: Spent) -> Iterator[common.LimitHit]:

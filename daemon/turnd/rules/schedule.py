@@ -6,8 +6,8 @@ order; all others may overlap, up to a ceiling.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from turnd.rules import canon
 from turnd.v1 import common_pb2 as common
@@ -96,83 +96,11 @@ def conflicts(one: Claim, other: Claim) -> bool:
 
 
 def blockers(claims: Sequence[Claim]) -> tuple[frozenset[int], ...]:
-    """For each call, in declaration order, the earlier calls that must have ended before it starts
-    (SCHED-02).
-    """
+    """For each call, in declaration order, the earlier calls that must have ended before it starts (SCHED-02)."""
     return tuple(
         frozenset(earlier for earlier in range(index) if conflicts(claims[earlier], claims[index]))
         for index in range(len(claims))
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """Which of a Step's calls may start now. Calls are named by their place in declaration order, from 0.
-
-    A call is held (it waits for a person), waiting, running or ended. A held call blocks those after it that
-    it conflicts with, and nobody else (GATE-03). One that is never to run ends without having started.
-    """
-
-    blocked_by: tuple[frozenset[int], ...]
-    ceiling: int
-    """Calls that may run at the same time; 1 for a model that does not take parallel calls."""
-    held: frozenset[int] = frozenset()
-    running: frozenset[int] = frozenset()
-    ended: frozenset[int] = frozenset()
-    waiting: frozenset[int] = field(init=False)
-
-    @classmethod
-    def of(
-        cls,
-        claims: Sequence[Claim],
-        ceiling: int,
-        *,
-        held: Collection[int] = (),
-    ) -> Ready:
-        """Before the first call has started."""
-        return cls(blockers(claims), ceiling, held=frozenset(held))
-
-    def __post_init__(self) -> None:
-        if self.ceiling < 1:
-            raise ValueError(f"expected a ceiling of at least one call, found {self.ceiling}")
-        others = self.held | self.running | self.ended
-        object.__setattr__(self, "waiting", frozenset(range(len(self.blocked_by))) - others)
-
-    @property
-    def startable(self) -> tuple[int, ...]:
-        """The calls to start now, in declaration order: never more than there is room for."""
-        free = [index for index in sorted(self.waiting) if self.blocked_by[index] <= self.ended]
-        return tuple(free[: max(0, self.ceiling - len(self.running))])
-
-    @property
-    def done(self) -> bool:
-        """Whether every call has ended."""
-        return len(self.ended) == len(self.blocked_by)
-
-    def released(self, index: int) -> Ready:
-        """A person has let the call go ahead."""
-        assert index in self.held, f"call {index} is not held"
-        return replace(self, held=self.held - {index})
-
-    def hold(self, index: int) -> Ready:
-        """The call waits for a person, again or for the first time; what it held back stays so (SCHED-11)."""
-        assert index not in self.ended, f"call {index} has ended"
-        return replace(self, held=self.held | {index}, running=self.running - {index})
-
-    def started(self, index: int) -> Ready:
-        """The call runs now."""
-        assert index in self.startable, f"call {index} may not start now"
-        return replace(self, running=self.running | {index})
-
-    def finished(self, index: int) -> Ready:
-        """The call has ended, or will never run."""
-        assert index not in self.ended, f"call {index} has ended before"
-        return replace(
-            self,
-            held=self.held - {index},
-            running=self.running - {index},
-            ended=self.ended | {index},
-        )
 
 
 def _value(
