@@ -45,6 +45,7 @@ def loop_settings(config: Config, jitter: Callable[[], float]) -> LoopSettings:
         max_consecutive_denials=limits.max_consecutive_denials,
         retries_per_session=limits.retry.per_session,
         context_share=limits.context_share,
+        idle_s=limits.provider_idle_s,
     )
 
 

@@ -529,3 +529,22 @@ async def test_a_call_that_is_not_whole_never_runs_and_the_turn_goes_on(tmp_path
     assert sim.tools.started == ["whole"]
     assert sim.of(live, "tool/result")[0].category == common.TOOL_ERROR_CATEGORY_TRUNCATED
     assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_COMPLETED
+
+
+async def test_an_idle_session_lets_go_and_comes_back(tmp_path: Path) -> None:
+    sim = Sim([READ], idle_s=600.0)
+    lines = [
+        calls(("read", {"name": "a"})),
+        DONE,
+        calls(("read", {"name": "b"})),
+        DONE | {"expect": {"messages": 7}},
+    ]
+    live = await sim.session(transcript(tmp_path, *lines))
+    await sim.turn(live)
+    async with asyncio.timeout(10):
+        while not sim.tools.closed:
+            await asyncio.sleep(0)
+    assert live._run is None
+    await sim.turn(live, "again")
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_COMPLETED
+    assert sim.tools.opened == 2

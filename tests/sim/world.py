@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -55,6 +56,8 @@ class SimClock:
         return self.seconds
 
     async def sleep(self, seconds: float) -> None:
+        if seconds == math.inf:
+            await asyncio.Event().wait()
         self.seconds += seconds
         await asyncio.sleep(0)
 
@@ -150,9 +153,12 @@ class SimTools:
     started: list[str] = field(default_factory=list)
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
+    opened: int = 0
+    closed: int = 0
     begun: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def open(self, session: ToolSession, emit: Emit) -> ToolSet:
+        self.opened += 1
         return _Set(self)
 
     def get(self, provider: str, tool: str) -> SimTool | None:
@@ -212,7 +218,7 @@ class _Set:
             world.running.discard(name)
 
     async def close(self) -> None:
-        return
+        self._world.closed += 1
 
 
 class SimPeople:
@@ -341,8 +347,9 @@ class Sim:
             people=self.people,
             trace=self.trace,
         )
+        given = {"idle_s": math.inf} | settings
         self.settings = LoopSettings(
-            policy=policy or Policy(), retry=RetryPolicy(), jitter=lambda: 0.5, **settings
+            policy=policy or Policy(), retry=RetryPolicy(), jitter=lambda: 0.5, **given
         )
 
     async def session(

@@ -32,9 +32,9 @@ LOG_RETRY_S = 1.0
 class LiveSession:
     """Owns the Turns of one session.
 
-    The mutable state is: the runner task while there is work, the open Turn's task and that of its work, and the
-    working set, which is made when the first Turn begins. Commands write into the log and poke; nothing else
-    reaches into a session.
+    The mutable state is: the runner task while there is work and the task that lets go afterwards, the open
+    Turn's task and that of its work, and the working set, which is made when a Turn begins and there is none.
+    Commands write into the log and poke; nothing else reaches into a session.
     """
 
     def __init__(self, world: World, settings: Callable[[], LoopSettings], session: str) -> None:
@@ -48,6 +48,8 @@ class LiveSession:
         self._arriving: list[event_pb2.Event] | None = None
         self._tools: ToolSet | None = None
         self._opened = asyncio.Event()
+        self._rest: asyncio.Task[None] | None = None
+        self._letting_go = False
         self._stopped = False
 
     @property
@@ -88,16 +90,39 @@ class LiveSession:
         self._stopped = True
         await self.cancel(common.CANCEL_CAUSE_SHUTDOWN, "")
         await self.idle()
+        await self._wake()
         await self._close_tools()
 
     async def end(self, status: common.SessionStatus.ValueType) -> None:
         """Ends the session outside of a Turn, after its session-end hook (LOOP-06)."""
         await end_session(self._world, self.session, status)
+        await self._wake()
         await self._close_tools()
         self._run = None
 
     async def _run_queue(self) -> None:
-        """Turns for what is queued, until the queue is empty or must wait for a person."""
+        """Turns for what is queued, until the queue is empty or must wait for a person; then the session rests."""
+        await self._wake()
+        await self._run_turns()
+        if not self._stopped:
+            self._rest = asyncio.create_task(self._let_go_when_idle(), name=f"rest of {self.session}")
+
+    async def _wake(self) -> None:
+        rest = self._rest
+        if rest is not None:
+            if not self._letting_go:
+                rest.cancel()
+            await asyncio.wait({rest})
+
+    async def _let_go_when_idle(self) -> None:
+        """After a while without a Turn providers stop and the history leaves the memory; both come back by need."""
+        await self._world.clock.sleep(self._settings().idle_s)
+        self._letting_go = True
+        self._run = None
+        await self._close_tools()
+        self._letting_go = False
+
+    async def _run_turns(self) -> None:
         while not self._stopped:
             view = self._world.log.view(self.session)
             if not view.queue or self._world.log.state(self.session).ended:

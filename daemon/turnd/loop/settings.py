@@ -29,3 +29,5 @@ class LoopSettings:
     tool_result_bytes: int = 131072
     """A tool result is capped to this when it is written."""
     context_share: float = 0.8
+    idle_s: float = 600.0
+    """A session without a Turn for so long lets go of its providers and of its history in memory."""

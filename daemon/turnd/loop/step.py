@@ -288,7 +288,10 @@ def _invalid(run: Run, call: Call) -> tuple[common.ToolErrorCategory.ValueType, 
             f"there is no tool {call.event.tool!r}; use one of the tools that are offered",
         )
     if call.cut_off:
-        return (common.TOOL_ERROR_CATEGORY_TRUNCATED, "truncated: the arguments were cut off, so it did not run")
+        return (
+            common.TOOL_ERROR_CATEGORY_TRUNCATED,
+            "truncated: the arguments were cut off, so it did not run",
+        )
     if call.event.raw_arguments or not call.input:
         return (
             common.TOOL_ERROR_CATEGORY_INVALID_ARGUMENTS,

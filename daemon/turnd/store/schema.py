@@ -83,6 +83,14 @@ CREATE TABLE producers (
     first_seq INTEGER NOT NULL,
     PRIMARY KEY (session, kind, name, version)
 ) WITHOUT ROWID;
+CREATE TABLE requests (
+    request_id TEXT PRIMARY KEY,
+    method TEXT NOT NULL,
+    digest BLOB NOT NULL,
+    answer BLOB NOT NULL,
+    at_us INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX requests_by_age ON requests (at_us);
 """
 
 
