@@ -9,8 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.plugins.conformance", "pytester"]
+
+# How long generating or running an example takes says something of the machine, nothing of the code.
+settings.register_profile("turnd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("turnd")
 
 KEPT_VARIABLES = ("LANG", "LC_ALL", "PATH", "TERM", "TMPDIR", "TZ", "VIRTUAL_ENV")
 """What tests see of the caller's environment. The rest may point at real files and keys."""

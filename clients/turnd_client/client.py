@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from types import TracebackType
 from typing import Self, TypeVar
@@ -13,7 +14,8 @@ from google.protobuf.message import Message
 
 from turnd.v1 import common_pb2, daemon_pb2, daemon_pb2_grpc, event_pb2, sessions_pb2, sessions_pb2_grpc
 from turnd_client.endpoint import Endpoint
-from turnd_client.errors import from_rpc
+from turnd_client.errors import ConnectionLost, from_rpc
+from turnd_client.feeding import Feed
 from turnd_client.wire import CHANNEL_OPTIONS, PROTOCOL
 
 _Request = TypeVar("_Request", bound=Message)
@@ -26,8 +28,11 @@ CALL_TIMEOUT_S = 30.0
 SETTLE_TIMEOUT_S = 120.0
 """Deadline of a call that is answered when everything which runs has been ended."""
 
+RECONNECT_TIMEOUT_S = 5.0
+"""How long a daemon that went away during a command may take to come back; then the command is sent again."""
+
 STREAM_TIMEOUT_S = 3600.0
-"""Deadline of a stream that ends by itself: an export, a file that is verified."""
+"""Deadline of what takes as long as the log is large: an export, a file that is verified, a full check."""
 
 
 def new_request_id() -> str:
@@ -39,7 +44,8 @@ class Client:
     """Speaks to one daemon. Made, used and closed in one event loop (G07).
 
     `name` is what this client calls itself in decisions and cancellations. Every method raises Refused,
-    ConnectionLost or CallTimedOut.
+    ConnectionLost or CallTimedOut. A command whose connection is lost is sent once more, with the id it has;
+    who wants to send it again after that gives the `request_id` (RPC-04).
     """
 
     def __init__(self, endpoint: Endpoint, name: str) -> None:
@@ -75,6 +81,29 @@ class Client:
             self._daemon.Drain, daemon_pb2.DrainRequest(grace_ms=grace_ms), CALL_TIMEOUT_S
         )
 
+    async def reload(self) -> daemon_pb2.ReloadResponse:
+        """Makes the daemon read its configuration again; Refused, with nothing changed, where that is wrong."""
+        return await self._call(self._daemon.Reload, daemon_pb2.ReloadRequest(), CALL_TIMEOUT_S)
+
+    async def gc(
+        self, older_than_days: int, *, remove: Sequence[str] = (), request_id: str = ""
+    ) -> daemon_pb2.GcResponse:
+        """What could be removed of sessions that ended so long ago, and what else is not needed any more.
+
+        With `remove`, which names what an earlier answer had, that is removed.
+        """
+        request = daemon_pb2.GcRequest(older_than_days=older_than_days, client=self.name)
+        if remove:
+            request.MergeFrom(
+                daemon_pb2.GcRequest(remove=True, names=remove, request_id=request_id or new_request_id())
+            )
+        return await self._command(self._daemon.Gc, request, STREAM_TIMEOUT_S)
+
+    async def doctor(self, *, full: bool = False) -> daemon_pb2.DoctorResponse:
+        """Looks at the daemon's files; with `full` every byte of the log is read, which takes its time."""
+        request = daemon_pb2.DoctorRequest(full=full)
+        return await self._call(self._daemon.Doctor, request, STREAM_TIMEOUT_S if full else CALL_TIMEOUT_S)
+
     # --- sessions -----------------------------------------------------------------------------------------
 
     async def create_session(
@@ -103,7 +132,7 @@ class Client:
             unattended=unattended,
             plan_mode=plan_mode,
         )
-        return (await self._call(self._sessions.CreateSession, request, CALL_TIMEOUT_S)).session
+        return (await self._command(self._sessions.CreateSession, request, CALL_TIMEOUT_S)).session
 
     async def list_sessions(
         self,
@@ -153,14 +182,19 @@ class Client:
             delivery=common_pb2.DELIVERY_NEXT_STEP if now else common_pb2.DELIVERY_NEXT_TURN,
             plan_mode=plan_mode,
         )
-        return await self._call(self._sessions.SendMessage, request, CALL_TIMEOUT_S)
+        return await self._command(self._sessions.SendMessage, request, CALL_TIMEOUT_S)
 
-    async def clear_queue(self, session: str, message_ids: Sequence[str] = ()) -> list[str]:
+    async def clear_queue(
+        self, session: str, message_ids: Sequence[str] = (), *, request_id: str = ""
+    ) -> list[str]:
         """Takes waiting messages out of the queue (without ids: all); gives the ids of those taken."""
         request = sessions_pb2.ClearQueueRequest(
-            request_id=new_request_id(), client=self.name, session=session, message_ids=message_ids
+            request_id=request_id or new_request_id(),
+            client=self.name,
+            session=session,
+            message_ids=message_ids,
         )
-        return list((await self._call(self._sessions.ClearQueue, request, CALL_TIMEOUT_S)).message_ids)
+        return list((await self._command(self._sessions.ClearQueue, request, CALL_TIMEOUT_S)).message_ids)
 
     async def decide(
         self,
@@ -169,7 +203,6 @@ class Client:
         *,
         approve: bool,
         scope: common_pb2.ApprovalScope.ValueType = common_pb2.APPROVAL_SCOPE_ONCE,
-        corrected_input: bytes = b"",
         reason: str = "",
         grant: common_pb2.GrantRule | None = None,
         request_id: str = "",
@@ -182,32 +215,47 @@ class Client:
             approval=approval,
             approve=approve,
             scope=scope,
-            corrected_input=corrected_input,
             reason=reason,
             grant=grant,
         )
-        return (await self._call(self._sessions.Decide, request, CALL_TIMEOUT_S)).decided
+        return (await self._command(self._sessions.Decide, request, CALL_TIMEOUT_S)).decided
 
-    async def answer(self, session: str, question: str, output: bytes) -> event_pb2.InteractiveAnswered:
+    async def answer(
+        self, session: str, question: str, output: bytes, *, request_id: str = ""
+    ) -> event_pb2.InteractiveAnswered:
         """Answers a question with JSON that fits its schema."""
         request = sessions_pb2.AnswerRequest(
-            request_id=new_request_id(), client=self.name, session=session, question=question, output=output
+            request_id=request_id or new_request_id(),
+            client=self.name,
+            session=session,
+            question=question,
+            output=output,
         )
-        return (await self._call(self._sessions.Answer, request, CALL_TIMEOUT_S)).answered
+        return (await self._command(self._sessions.Answer, request, CALL_TIMEOUT_S)).answered
 
-    async def cancel(self, session: str, *, keep_queue: bool = False) -> int:
+    async def cancel(self, session: str, *, keep_queue: bool = False, request_id: str = "") -> int:
         """Cancels the Turn that is open and gives its number."""
         request = sessions_pb2.CancelRequest(
-            request_id=new_request_id(), client=self.name, session=session, keep_queue=keep_queue
+            request_id=request_id or new_request_id(),
+            client=self.name,
+            session=session,
+            keep_queue=keep_queue,
         )
-        return int((await self._call(self._sessions.Cancel, request, SETTLE_TIMEOUT_S)).turn)
+        return int((await self._command(self._sessions.Cancel, request, SETTLE_TIMEOUT_S)).turn)
 
-    async def close_session(self, session: str) -> sessions_pb2.Session:
+    async def close_session(self, session: str, *, request_id: str = "") -> sessions_pb2.Session:
         """Ends a session; one that runs is cancelled first."""
         request = sessions_pb2.CloseSessionRequest(
-            request_id=new_request_id(), client=self.name, session=session
+            request_id=request_id or new_request_id(), client=self.name, session=session
         )
-        return (await self._call(self._sessions.CloseSession, request, SETTLE_TIMEOUT_S)).session
+        return (await self._command(self._sessions.CloseSession, request, SETTLE_TIMEOUT_S)).session
+
+    async def fork(self, session: str, seq: int = 0, *, request_id: str = "") -> sessions_pb2.Session:
+        """A new session with the events of another up to a seq as its history; 0 is the last one."""
+        request = sessions_pb2.ForkRequest(
+            request_id=request_id or new_request_id(), client=self.name, session=session, seq=seq
+        )
+        return (await self._command(self._sessions.Fork, request, SETTLE_TIMEOUT_S)).session
 
     # --- streams ------------------------------------------------------------------------------------------
 
@@ -248,13 +296,55 @@ class Client:
         """Checks a log in JSON Lines, given in parts of any size below the message limit."""
         return await self._verify(sessions_pb2.VerifyRequest(lines=part) for part in parts)
 
+    async def import_session(
+        self,
+        parts: Iterable[bytes],
+        cwd: str,
+        *,
+        profile: str = "",
+        model: str = "",
+        environment: Mapping[str, str] | None = None,
+        request_id: str = "",
+    ) -> sessions_pb2.ImportResponse:
+        """A new session in a directory, with the history of a log in JSON Lines, given in parts of any size below
+        the message limit."""
+        start = sessions_pb2.ImportStart(
+            request_id=request_id or new_request_id(),
+            client=self.name,
+            cwd=cwd,
+            profile=profile,
+            model=model,
+            environment=dict(environment or {}),
+        )
+
+        def requests() -> Iterator[sessions_pb2.ImportRequest]:
+            sent = 0
+            yield sessions_pb2.ImportRequest(start=start)
+            for part in parts:
+                sent += len(part)
+                yield sessions_pb2.ImportRequest(lines=part)
+            yield sessions_pb2.ImportRequest(end=sessions_pb2.ImportEnd(bytes=sent))
+
+        feed = Feed(requests())
+
+        async def attempt(metadata: _Metadata) -> sessions_pb2.ImportResponse:
+            return await self._sessions.Import(iter(feed), timeout=STREAM_TIMEOUT_S, metadata=metadata)
+
+        # As with verify: the parts can be read once only.
+        await self.status()
+        with feed.failures():
+            return await self._with_token(attempt)
+
     async def _verify(self, requests: Iterable[sessions_pb2.VerifyRequest]) -> sessions_pb2.VerifyResponse:
+        feed = Feed(requests)
+
         async def attempt(metadata: _Metadata) -> sessions_pb2.VerifyResponse:
-            return await self._sessions.Verify(iter(requests), timeout=STREAM_TIMEOUT_S, metadata=metadata)
+            return await self._sessions.Verify(iter(feed), timeout=STREAM_TIMEOUT_S, metadata=metadata)
 
         # A stream of parts can be read once only, so a token that has changed is found out before.
         await self.status()
-        return await self._with_token(attempt)
+        with feed.failures():
+            return await self._with_token(attempt)
 
     # --- how a call is made -------------------------------------------------------------------------------
 
@@ -268,6 +358,28 @@ class Client:
             return await method(request, timeout=timeout_s, metadata=metadata)
 
         return await self._with_token(attempt)
+
+    async def _command(
+        self,
+        method: Callable[..., Awaitable[_Response]],
+        request: Message,
+        timeout_s: float,
+    ) -> _Response:
+        """A call that changes something; where the connection is lost it is sent once more, with the same id."""
+        try:
+            return await self._call(method, request, timeout_s)
+        except ConnectionLost:
+            if not await self._connected_again():
+                raise
+        return await self._call(method, request, timeout_s)
+
+    async def _connected_again(self) -> bool:
+        try:
+            async with asyncio.timeout(RECONNECT_TIMEOUT_S):
+                await self._channel.channel_ready()
+        except TimeoutError:
+            return False
+        return True
 
     async def _with_token(self, attempt: Callable[[_Metadata], Awaitable[_Response]]) -> _Response:
         try:

@@ -8,6 +8,10 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
+from turnd_client.wire import MAX_MESSAGE_BYTES
+
+_OWN_WORDS = "the daemon "
+_MESSAGE_TOO_LARGE = "message larger than max"
 _DETAILS_KEY = "grpc-status-details-bin"
 _DETAIL_TYPES: tuple[type[Message], ...] = (
     error_details_pb2.BadRequest,
@@ -19,7 +23,14 @@ _DETAIL_TYPES: tuple[type[Message], ...] = (
 
 
 class ClientError(Exception):
-    """The base of everything here; the text is for people and says what to do."""
+    """The base of everything here; the text is for people and says what to do.
+
+    `detail` is what gRPC said, for those who look for a fault; empty where it said nothing more.
+    """
+
+    def __init__(self, text: str, detail: str = "") -> None:
+        super().__init__(text)
+        self.detail = detail
 
 
 class UnsafeEndpoint(ClientError):
@@ -46,6 +57,10 @@ class ConnectionLost(ClientError):
     """The daemon went away during a call; what the call did is in the log."""
 
 
+class StayedAway(ConnectionLost):
+    """The daemon went away, and did not come back while it was waited for."""
+
+
 class CallTimedOut(ClientError):
     """The daemon did not answer within the call's deadline."""
 
@@ -53,8 +68,10 @@ class CallTimedOut(ClientError):
 class Refused(ClientError):
     """The daemon refused a command."""
 
-    def __init__(self, code: grpc.StatusCode, text: str, details: Sequence[Message] = ()) -> None:
-        super().__init__(text)
+    def __init__(
+        self, code: grpc.StatusCode, text: str, details: Sequence[Message] = (), detail: str = ""
+    ) -> None:
+        super().__init__(text, detail)
         self.code = code
         self.details = tuple(details)
 
@@ -77,16 +94,30 @@ class Refused(ClientError):
 
 def from_rpc(error: grpc.aio.AioRpcError) -> ClientError:
     """The exception for a failed call."""
-    text = error.details() or error.code().name
+    said = error.details() or ""
+    detail = f"{error.code().name}: {said}"
     match error.code():
         case grpc.StatusCode.UNAVAILABLE:
-            return ConnectionLost(f"the daemon went away: {text}")
+            # The daemon's own words where it could still say some; else they are of the transport.
+            text = said if said.startswith(_OWN_WORDS) else "the daemon went away"
+            return ConnectionLost(text, detail)
+        case grpc.StatusCode.CANCELLED:
+            return ConnectionLost("the connection to the daemon was ended", detail)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return CallTimedOut(
-                f"the daemon did not answer in time ({text}); its log may say why: see `turn status`"
+                "the daemon did not answer in time; its log may say why: see `turn status`", detail
             )
+        case grpc.StatusCode.UNIMPLEMENTED:
+            text = (
+                "the daemon that runs cannot do this: it is of another version; "
+                "after `turn stop` this version's is started"
+            )
+            return Refused(error.code(), text, detail=detail)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if _MESSAGE_TOO_LARGE in said:
+            text = f"this is too large to be sent: at most {MAX_MESSAGE_BYTES // 2**20} MiB go into one call"
+            return Refused(error.code(), text, detail=detail)
         case code:
-            return Refused(code, text, _details(error))
+            return Refused(code, said or f"the daemon refused this ({code.name})", _details(error), detail)
 
 
 def _details(error: grpc.aio.AioRpcError) -> list[Message]:

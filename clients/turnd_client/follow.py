@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from turnd.v1 import event_pb2, sessions_pb2
 from turnd_client.client import Client
-from turnd_client.errors import ClientError, ConnectionLost, NoDaemon
+from turnd_client.errors import ClientError, ConnectionLost, NoDaemon, StayedAway
 
 SILENCE_S = 45.0
 """The daemon sends a heartbeat every 15 s; after so long without one it is taken for dead."""
@@ -44,7 +44,7 @@ async def follow(
 ) -> AsyncGenerator[Update, None]:
     """Events after a cursor, without end.
 
-    A lost connection is made anew from the last cursor; `lost` is told of each. Raises ConnectionLost where
+    A lost connection is made anew from the last cursor; `lost` is told of each. Raises StayedAway where
     the daemon does not come back within the patience, and Refused. Times in seconds.
     """
     clock = asyncio.get_running_loop().time
@@ -69,7 +69,11 @@ async def follow(
             away_since = clock()
             lost(error)
         if clock() - away_since >= patience_s:
-            raise ConnectionLost(f"{error}; it was not back within {patience_s:.0f} s") from error
+            raise StayedAway(
+                f"the daemon did not come back within {patience_s:.0f} s; "
+                f"any turn command starts it again, then: turn attach {session}",
+                error.detail or str(error),
+            ) from error
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE_S)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import TextIO
 
 from rich.console import Console
@@ -16,6 +17,8 @@ from turnd_client.units import usd_text
 
 _LINES_OF_RESULT = 40
 _WIDTH = 160
+_NAME_WIDTH = 12
+_LEAST_WIDTH = 40
 _DIFF_STYLES = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
 
 
@@ -34,6 +37,7 @@ class Screen:
             no_color=not out.isatty(),
         )
         self._in_line = False
+        self._prompting = False
         self._streamed = False
         self._calls: dict[str, event_pb2.ToolCall] = {}
         self._told: set[str] = set()
@@ -47,11 +51,43 @@ class Screen:
         self._break()
         self._console.print(Text(text, style=style))
 
+    def row(self, name: str, value: str) -> None:
+        """A name and what it is, which is safe already; on a terminal broken between words to its width."""
+        self.wrapped(f"{name:<{_NAME_WIDTH}} {value}", " " * (_NAME_WIDTH + 1))
+
+    def wrapped(self, text: str, indent: str = "") -> None:
+        """A long line of text that is safe already, broken between words where this is a terminal."""
+        if not self.is_terminal:
+            self.line(text)
+            return
+        parts = textwrap.wrap(
+            text,
+            max(self._console.width, _LEAST_WIDTH),
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        self.line("\n".join(parts))
+
     def prompt(self, text: str) -> None:
-        """The beginning of a line that a person goes on with."""
+        """The beginning of a line that a person goes on with; whatever is drawn before `typed` starts a new one."""
         self._break()
         self._console.print(Text(text, style="bold yellow"), end="")
         self._console.file.flush()
+        self._in_line = self._prompting = True
+
+    @property
+    def is_prompting(self) -> bool:
+        """The prompt is what was drawn last."""
+        return self._prompting
+
+    def typed(self) -> None:
+        """The person has ended the line of the prompt."""
+        self._in_line = self._prompting = False
+
+    def end_line(self) -> None:
+        """Starts a new line where the last one has text: before something else is written below it."""
+        self._break()
 
     def event(self, event: event_pb2.Event) -> None:
         """Draws one event; those that are nothing to look at draw nothing."""
@@ -108,20 +144,20 @@ class Screen:
         else:
             self.question(request.interactive, path)
 
-    def grant(self, rule: common_pb2.GrantRule) -> None:
+    def grant(self, rule: common_pb2.GrantRule, lead: str = "remembered until the session ends") -> None:
         """Exactly what a scope wider than once would remember."""
         narrowed = [*rule.command, *rule.path]
         what = f"{rule.provider}.{rule.tool}" + (
             f" with {', '.join(narrowed)}" if narrowed else ", any input"
         )
-        self.line(f"  remembered until the session ends: {visible(what)}")
+        self.line(f"  {lead}: {visible(what)}")
 
     # --- parts ------------------------------------------------------------------------------------------
 
     def _break(self) -> None:
         if self._in_line:
             self._console.print()
-            self._in_line = False
+        self._in_line = self._prompting = False
 
     def _user_message(self, message: event_pb2.UserMessage) -> None:
         text = "\n".join(block.text.text for block in message.blocks if block.HasField("text"))
@@ -131,6 +167,8 @@ class Screen:
     def _chunk(self, chunk: event_pb2.AssistantChunk) -> None:
         for delta in chunk.deltas:
             if delta.HasField("text") and delta.text:
+                if self._prompting:
+                    self._break()
                 self._console.print(Text(visible(delta.text)), end="")
                 self._in_line = not delta.text.endswith("\n")
                 self._streamed = True

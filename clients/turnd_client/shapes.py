@@ -107,6 +107,16 @@ def verdict_json(verdict: sessions_pb2.VerifyResponse) -> Json:
     }
 
 
+def imported_json(imported: sessions_pb2.ImportResponse) -> Json:
+    """What `turn import --json` prints."""
+    return {
+        "session": session_json(imported.session),
+        "events": imported.events,
+        "faults": _faults(imported.faults),
+        "faults_in_all": imported.faults_in_all,
+    }
+
+
 def _faults(faults: Sequence[sessions_pb2.LogFault]) -> list[Json]:
     return [
         {

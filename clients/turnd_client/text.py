@@ -21,6 +21,11 @@ def visible(text: str) -> str:
     return "".join(f"<U+{ord(c):04X}>" if _is_hidden(c) else c for c in text)
 
 
+def cleaned(text: str) -> str:
+    """The text without what `visible` would spell out: for names that are made of text from elsewhere."""
+    return "".join(c for c in text if not _is_hidden(c))
+
+
 def one_line(text: str, width: int) -> str:
     """The visible text on one line of at most `width` characters."""
     line = visible(" ".join(text.split()))

@@ -70,6 +70,23 @@ def duration_text(milliseconds: int) -> str:
     return f"{minutes} min {rest} s"
 
 
+def counted(number: int, thing: str) -> str:
+    """For people: `1 step`, `2 steps`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def size_text(size: int) -> str:
+    """For people: `812 B`, `4.2 KiB`, `12.3 MiB`, `1.5 GiB`."""
+    if size < 1024:
+        return f"{size} B"
+    scaled = float(size)
+    for unit in ("KiB", "MiB", "GiB"):
+        scaled /= 1024
+        if scaled < 1024 or unit == "GiB":
+            break
+    return f"{scaled:.1f} {unit}"
+
+
 def _bounded(value: int, text: str) -> int:
     if value > _LARGEST:
         raise NotAQuantity(f"{text!r} is too large: leave the option out for no bound")

@@ -14,7 +14,7 @@ import structlog
 from turnd.archive import LogArchive, SpoolOutputs
 from turnd.cells.probed import ProbedCells
 from turnd.config import ConfigError, load
-from turnd.configured import endpoints, loop_settings, profiles, refuse_unsupported
+from turnd.configured import changes, endpoints, loop_settings, profiles, refuse_unsupported
 from turnd.hooks import journal
 from turnd.hooks.chain import Chain
 from turnd.models.catalogue import Catalogue
@@ -22,15 +22,20 @@ from turnd.models.keys import Keys
 from turnd.ports import LogFailed, World
 from turnd.rpc.server import BindFailed, RpcServer
 from turnd.sessions.approvals import Approvals
-from turnd.sessions.commands import Commands, Surroundings
+from turnd.sessions.commands import Commands
 from turnd.sessions.daemon import About, DaemonCommands
+from turnd.sessions.housekeeping import Housekeeping
 from turnd.sessions.live import LiveSessions
 from turnd.sessions.presence import Presence
+from turnd.sessions.refusal import invalid
+from turnd.sessions.requests import Requests
+from turnd.sessions.surroundings import Surroundings
 from turnd.sessions.tail import Tail
 from turnd.store.filesystem import NetworkFileSystem
 from turnd.store.hold import Hold
 from turnd.store.intake import Committed
 from turnd.store.log import EventLog
+from turnd.store.migrate import MigrationFailed
 from turnd.store.schema import NotALog, SchemaTooNew
 from turnd.system import SystemClock, UlidIds
 from turnd.telemetry import Redactor, open_trace
@@ -40,6 +45,7 @@ from turnd.tools.environment import allowed
 from turnd.tools.registry import ToolPaths, ToolRegistry
 from turnd.tools.spool import Spool
 from turnd.tools.tasklist import last_tasks
+from turnd.upkeep import Upkeep
 from turnd.v1.paths import PathError, Paths
 
 log = structlog.get_logger(__name__)
@@ -54,6 +60,7 @@ START_FAILURES = (
     NetworkFileSystem,
     SchemaTooNew,
     NotALog,
+    MigrationFailed,
     LogFailed,
     sqlite3.Error,
     OSError,
@@ -107,6 +114,7 @@ class App:
             trace=self._trace,
         )
         self._live = LiveSessions(self._world, lambda: self._settings)
+        self._requests = Requests(self._log)
         self._server: RpcServer | None = None
 
     @property
@@ -157,6 +165,7 @@ class App:
                 home=str(Path.home()),
                 own_directories=(str(self._paths.config), str(self._paths.state), str(self._paths.runtime)),
             ),
+            self._requests,
         )
         about = About(
             version=self._version,
@@ -164,25 +173,39 @@ class App:
             state_dir=str(self._paths.state),
             started_us=self._clock.now_us(),
         )
+        upkeep = Upkeep(self._paths, self._log, self._spool, self._cells)
         daemon = DaemonCommands(
-            about, self._live, archive, self._cells, self.request_stop, lambda: self.stop_requested
+            about,
+            self._live,
+            archive,
+            self._cells,
+            self.request_stop,
+            lambda: self.stop_requested,
+            self._reload_for_client,
+            Housekeeping(upkeep, self._live, self._clock, self._requests),
         )
         tail = Tail(self._log, TAIL_BYTES)
         return RpcServer(self._paths, self._version, sessions, daemon, tail, self._presence)
 
-    def reload(self) -> None:
-        """Reads the configuration again; new Turns and sessions use it. A wrong one leaves the old in force."""
-        try:
-            config = load(self._paths.config_file)
-            refuse_unsupported(config)
-            settings = loop_settings(config, self._jitter)
-        except (ConfigError, OSError) as wrong:
-            log.error("the configuration was not reloaded", error=str(wrong))
-            return
+    def reload(self) -> list[str]:
+        """Reads the configuration again: new Turns and sessions use it. Names the sections that changed.
+
+        Raises ConfigError and OSError; then the old one stays in force.
+        """
+        config = load(self._paths.config_file)
+        refuse_unsupported(config)
+        settings = loop_settings(config, self._jitter)
+        self._models.configure(endpoints(config))
+        changed = changes(self._config, config)
         self._config, self._settings = config, settings
-        log.info(
-            "the configuration was reloaded: profiles, limits and policy; models and telemetry need a restart"
-        )
+        log.info("the configuration was reloaded", changed=changed)
+        return changed
+
+    def _reload_for_client(self) -> list[str]:
+        try:
+            return self.reload()
+        except (ConfigError, OSError) as wrong:
+            raise invalid("config", f"not reloaded, the old configuration stays in force:\n{wrong}") from None
 
     async def drain(self, grace_s: float) -> None:
         """Open Turns get the grace time (seconds), then are interrupted; their last events still reach clients."""
@@ -195,6 +218,7 @@ class App:
         """Ends the server, then what it used, in the reverse order of building."""
         if self._server is not None:
             await self._server.stop(CALL_GRACE_S)
+        await self._requests.close()
         await self._approvals.close()
         await self._tools.close()
         await self._models.close()
@@ -204,4 +228,5 @@ class App:
     def _committed(self, committed: Sequence[Committed]) -> None:
         events = [one.event for one in committed]
         self._live.committed(events)
-        self._approvals.committed(events)
+        # Requests of another log are history: nobody is asked about them, and they do not expire (LOG-22).
+        self._approvals.committed([event for event in events if not event.HasField("imported")])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from turnd.ports import UnknownSession
+from turnd.sessions.importing import Arrived
 from turnd.sessions.refusal import invalid, not_found
 from turnd.store.catalogue import AmbiguousSession, BadPageToken
 from turnd.store.log import EventLog
-from turnd.store.transfer import Report, Verifier, export_lines, verify_stored
+from turnd.store.transfer import Arrival, Fault, NotImportable, Report, Verifier, export_lines, verify_stored
 from turnd.tools.spool import NoSpool, Spool
 from turnd.v1 import sessions_pb2
 
@@ -73,6 +74,17 @@ class LogArchive:
                     raise invalid("part", "expected a session or lines, found neither")
         return _verified(verifier.finish())
 
+    async def receive(self, lines: AsyncIterator[bytes]) -> Arrived:
+        """Reads the log of one session that is to be imported. Raises CommandRefused for anything else."""
+        arrival = Arrival()
+        try:
+            async for part in lines:
+                await asyncio.to_thread(arrival.feed, part)
+            events, report = await asyncio.to_thread(arrival.finish)
+        except NotImportable as not_a_log:
+            raise invalid("lines", f"{not_a_log}; nothing was imported") from None
+        return Arrived(events, _faults(report.faults), report.faults_in_all)
+
 
 class SpoolOutputs:
     """Reads spools part by part, so that no part passes the message limit."""
@@ -109,9 +121,12 @@ def _verified(report: Report) -> sessions_pb2.VerifyResponse:
     return sessions_pb2.VerifyResponse(
         events=report.events,
         sessions=report.sessions,
-        faults=[
-            sessions_pb2.LogFault(line=f.line, session=f.session, seq=f.seq, message=f.message)
-            for f in report.faults
-        ],
+        faults=_faults(report.faults),
         open=report.open,
     )
+
+
+def _faults(faults: Sequence[Fault]) -> list[sessions_pb2.LogFault]:
+    return [
+        sessions_pb2.LogFault(line=f.line, session=f.session, seq=f.seq, message=f.message) for f in faults
+    ]

@@ -49,6 +49,18 @@ def loop_settings(config: Config, jitter: Callable[[], float]) -> LoopSettings:
     )
 
 
+def changes(before: Config, after: Config) -> list[str]:
+    """The sections in which two configurations differ; telemetry needs a restart, and says so."""
+    changed = [
+        name
+        for name in ("default_profile", "profiles", "limits", "policy", "models")
+        if getattr(before, name) != getattr(after, name)
+    ]
+    if before.telemetry != after.telemetry:
+        changed.append("telemetry (needs a restart)")
+    return changed
+
+
 def profiles(config: Config) -> tuple[str, Mapping[str, common.ProfileSnapshot]]:
     """The default profile's name, and every profile as sessions record it."""
     return config.default_profile, {name: profile.snapshot(name) for name, profile in config.profiles.items()}

@@ -23,6 +23,8 @@ from turnd.config.paths import prepare
 from turnd.configured import endpoints, loop_settings, refuse_unsupported
 from turnd.notify import Notifier
 from turnd.store.hold import DaemonRunning, Hold
+from turnd.store.opening import rebuild_file
+from turnd.system import SystemClock
 from turnd.telemetry import Redactor, configure_logs
 from turnd.v1.paths import PathError, resolve
 
@@ -89,11 +91,48 @@ def serve(log_level: str) -> None:
     sys.exit(code)
 
 
+@main.command()
+def rebuild() -> None:
+    """Derive every table beside the events anew, and say what differed; the daemon must not be running."""
+    configure_logs(sys.stderr, logging.WARNING, Redactor())
+    version = distribution_version("turnd")
+    try:
+        paths = prepare(os.environ)
+        hold = Hold.take(paths.database, version=version, socket="")
+    except DaemonRunning as running:
+        click.echo(f"turnd: {running}", err=True)
+        sys.exit(EXIT_RUNNING)
+    except (PathError, OSError) as wrong:
+        click.echo(f"turnd: {wrong}", err=True)
+        sys.exit(EXIT_FAILED)
+    try:
+        if not paths.database.exists():
+            click.echo(f"turnd: there is no log at {paths.database}", err=True)
+            sys.exit(EXIT_FAILED)
+        notes, rebuilt = rebuild_file(paths.database, SystemClock().now_us, _say_progress)
+    except START_FAILURES as wrong:
+        click.echo(f"turnd: {wrong}", err=True)
+        sys.exit(EXIT_FAILED)
+    finally:
+        hold.release()
+    for line in (*notes, *(f"cannot go on: {session}" for session in rebuilt.broken)):
+        click.echo(line, err=True)
+    click.echo(f"{rebuilt.events} events of {rebuilt.sessions} sessions")
+    for difference in rebuilt.differences:
+        click.echo(str(difference))
+    if not rebuilt.differences:
+        click.echo("nothing differed")
+
+
+def _say_progress(done: int, total: int) -> None:
+    click.echo(f"{done} of {total} events", err=True)
+
+
 async def _serve(app: App) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, app, number)
-    loop.add_signal_handler(signal.SIGHUP, app.reload)
+    loop.add_signal_handler(signal.SIGHUP, _reload, app)
     with Notifier(os.environ) as notifier:
         try:
             await app.start()
@@ -113,6 +152,13 @@ async def _serve(app: App) -> int:
         await app.drain(DRAIN_GRACE_S if grace_s is None else grace_s)
         await app.close()
     return 0
+
+
+def _reload(app: App) -> None:
+    try:
+        app.reload()
+    except (ConfigError, OSError) as wrong:
+        log.error("the configuration was not reloaded; the old one stays in force", error=str(wrong))
 
 
 def _stop(app: App, number: int) -> None:

@@ -62,6 +62,27 @@ class UnknownSession(Exception):
     """No session has this id."""
 
 
+@dataclass(frozen=True, slots=True)
+class AnsweredRequest:
+    """A client's command that an append carries out: the answer is stored in the append's transaction (RPC-04)."""
+
+    request_id: str
+    method: str
+    digest: bytes
+    """Of the request's content: what must be the same where the id comes again."""
+    answer: Callable[[Sequence[event_pb2.Event]], bytes]
+    """Makes the encoded answer of the numbered events, once they are checked; must not wait, nor fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    """What was answered to a request id."""
+
+    method: str
+    digest: bytes
+    answer: bytes
+
+
 class Log(Protocol):
     """The one way into the event log (LOG-04)."""
 
@@ -74,8 +95,10 @@ class Log(Protocol):
     def view(self, session: str) -> SessionView:
         """Status, cost, bounds, queue and open requests as of the last accepted event. It must be loaded."""
 
-    async def append(self, *drafts: Draft) -> list[event_pb2.Event]:
+    async def append(self, *drafts: Draft, answered: AnsweredRequest | None = None) -> list[event_pb2.Event]:
         """Checks, numbers and commits the drafts in one transaction, and publishes them.
+
+        The request that they answer is stored with them, also where there are no drafts.
 
         A caller that is cancelled does not cancel its append. Drafts may be of several sessions. Raises Violation
         where one breaks a rule (then none of them is stored) and LogFailed where the commit failed. The first

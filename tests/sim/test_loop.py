@@ -548,3 +548,16 @@ async def test_an_idle_session_lets_go_and_comes_back(tmp_path: Path) -> None:
     await sim.turn(live, "again")
     assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_COMPLETED
     assert sim.tools.opened == 2
+
+
+@pytest.mark.req("GATE-11")
+async def test_plan_mode_offers_no_mutations_and_runs_none_that_is_called_anyway(tmp_path: Path) -> None:
+    sim = Sim([READ, WRITE], policy=GrantingPolicy({"write"}))
+    asked = calls(("write", {"name": "w"}), ("read", {"name": "r"}))
+    first = asked | {"expect": {"tools_include": ["read"], "tools_exclude": ["write"]}}
+    live = await sim.session(transcript(tmp_path, first, DONE), plan_mode=True)
+    await sim.turn(live)
+    assert sim.tools.started == ["r"]
+    assert sim.of(live, "tool/result")[0].category == common.TOOL_ERROR_CATEGORY_DENIED
+    assert not sim.people.asked
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_COMPLETED

@@ -21,6 +21,7 @@ from turnd.loop.settings import LoopSettings
 from turnd.models.catalogue import Catalogue
 from turnd.models.keys import Keys
 from turnd.ports import (
+    AnsweredRequest,
     Attributes,
     Emit,
     Invocation,
@@ -91,6 +92,7 @@ class MemoryLog:
         self.events: dict[str, list[event_pb2.Event]] = {}
         self._folded: dict[str, tuple[SessionState, SessionView]] = {}
         self.subscribers: list[Callable[[Sequence[event_pb2.Event]], None]] = []
+        self.answers: dict[str, bytes] = {}
         self.failing = False
 
     async def load(self, session: str) -> None:
@@ -103,7 +105,7 @@ class MemoryLog:
     def view(self, session: str) -> SessionView:
         return self._folded[session][1]
 
-    async def append(self, *drafts: Draft) -> list[event_pb2.Event]:
+    async def append(self, *drafts: Draft, answered: AnsweredRequest | None = None) -> list[event_pb2.Event]:
         if self.failing:
             await asyncio.sleep(0)
             raise LogFailed("no space left on device")
@@ -117,6 +119,8 @@ class MemoryLog:
             folded[draft.session] = (apply(state, event), advance(view, event))
             made.append(event)
         self._folded = folded
+        if answered is not None:
+            self.answers[answered.request_id] = answered.answer(made)
         for event in made:
             self.events.setdefault(event.session, []).append(event)
         for subscriber in self.subscribers:
@@ -360,6 +364,7 @@ class Sim:
         unattended: bool = False,
         threshold: int = 3,
         polling: Sequence[str] = (),
+        plan_mode: bool = False,
     ) -> LiveSession:
         """A new session under a replay transcript."""
         session = self.world.ids.session()
@@ -373,7 +378,9 @@ class Sim:
         await self.log.append(
             Draft(
                 session,
-                event_pb2.SessionCreated(cwd="/nowhere", profile=profile, unattended=unattended),
+                event_pb2.SessionCreated(
+                    cwd="/nowhere", profile=profile, unattended=unattended, plan_mode=plan_mode
+                ),
             )
         )
         live = LiveSession(self.world, lambda: self.settings, session)

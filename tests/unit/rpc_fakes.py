@@ -115,6 +115,12 @@ class Daemon:
     async def drain(self, request: daemon_pb2.DrainRequest) -> daemon_pb2.DrainResponse:
         return daemon_pb2.DrainResponse()
 
+    async def gc(self, request: daemon_pb2.GcRequest) -> daemon_pb2.GcResponse:
+        return daemon_pb2.GcResponse()
+
+    async def doctor(self, request: daemon_pb2.DoctorRequest) -> daemon_pb2.DoctorResponse:
+        return daemon_pb2.DoctorResponse()
+
 
 class Present:
     """Who is attached now."""

@@ -79,7 +79,7 @@ def test_each_cell_of_a_root_session(status: common.SessionStatus.ValueType, com
     expected = LAWFUL[status].get(command)
     if expected is None:
         assert isinstance(found, Refusal)
-        assert found.text.startswith(f"{command.value} needs a session that is ")
+        assert found.text.startswith("a session must be ")
         assert f"this one is {status_name(status)}" in found.text
     else:
         assert found == expected
@@ -100,7 +100,7 @@ def test_each_cell_of_a_sub_agent(status: common.SessionStatus.ValueType, comman
 def test_a_refusal_says_what_to_do() -> None:
     refusal = decide(PAUSED, Command.SEND_MESSAGE, False)
     assert refusal == Refusal(
-        "SendMessage needs a session that is cancelled, completed, idle or running; this one is paused: "
+        "a session must be cancelled, completed, idle or running to take a message; this one is paused: "
         "continue it with a new allowance, or close it"
     )
 

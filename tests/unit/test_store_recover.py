@@ -178,10 +178,13 @@ async def test_a_log_that_cannot_go_on_does_not_keep_the_others_from_starting(tm
     async with opened(tmp_path) as log:
         await log.append(created("broken"), note("broken"), turn("broken"), created("open"), turn("open"))
     with closing(sqlite3.connect(database(tmp_path))) as other, other:
-        other.execute("DELETE FROM events WHERE session = 1 AND seq = 2")
+        unlawful = event_pb2.Event(session="broken", seq=2, turn_end=event_pb2.TurnEnd()).SerializeToString()
+        other.execute("UPDATE events SET event = ? WHERE session = 1 AND seq = 2", (unlawful,))
     async with restarted(tmp_path) as (log, repaired):
         assert repaired == ["open"]
         with pytest.raises(BrokenLog) as caught:
             await log.load("broken")
-        assert (caught.value.session, caught.value.seq, caught.value.text) == ("broken", 3, "seq gap")
-        assert payloads(await stored_events(log, "broken")) == ["session_created", "turn_start"]
+        found = (caught.value.session, caught.value.seq, caught.value.text)
+        assert found == ("broken", 2, "turn/end without open turn/start")
+        stored = await stored_events(log, "broken")
+        assert payloads(stored) == ["session_created", "turn_end", "turn_start"]

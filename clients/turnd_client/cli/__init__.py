@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from turnd_client.cli.app import turn
+from turnd_client.cli.app import open_standard_streams, turn
 from turnd_client.cli.attach import attach
-from turnd_client.cli.daemon import status, stop
+from turnd_client.cli.daemon import reload, status, stop
 from turnd_client.cli.decide import answer, approve, deny
 from turnd_client.cli.demo import demo
+from turnd_client.cli.doctor import doctor
+from turnd_client.cli.fork import fork
+from turnd_client.cli.gc import gc
+from turnd_client.cli.importing import import_
 from turnd_client.cli.log import export, log
 from turnd_client.cli.run import run
 from turnd_client.cli.sessions import cancel, close, ls, send, show
@@ -26,8 +30,13 @@ for _command in (
     cancel,
     close,
     export,
+    import_,
+    fork,
     status,
     stop,
+    reload,
+    doctor,
+    gc,
     demo,
 ):
     turn.add_command(_command)
@@ -35,4 +44,5 @@ for _command in (
 
 def main() -> None:
     """The entry point of the `turn` script."""
+    open_standard_streams()
     turn(prog_name="turn")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import getpass
 import json
@@ -15,6 +16,7 @@ from typing import Any, Concatenate, ParamSpec
 
 import click
 
+from turnd_client.cli.failures import failure_text, file_failure_text, waiting_text
 from turnd_client.client import Client
 from turnd_client.connect import connect_or_start
 from turnd_client.errors import ClientError
@@ -49,6 +51,10 @@ class Caller:
         """Tells the person something that is not the command's output."""
         click.echo(f"turn: {text}", err=True)
 
+    def lost(self, error: ClientError) -> None:
+        """Tells that the daemon went away and is waited for."""
+        self.say(waiting_text(error, self.environment))
+
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
         """A connection to the daemon, which is started where none runs."""
@@ -63,11 +69,16 @@ def command(
 
     @functools.wraps(body)
     def callback(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> None:
-        caller = Caller(body.__name__, dict(os.environ))
+        caller = Caller(body.__name__.rstrip("_"), dict(os.environ))
         try:
             code = asyncio.run(body(caller, *args, **kwargs))
         except ClientError as error:
-            raise Failed(str(error)) from error
+            raise Failed(failure_text(error, caller.environment)) from error
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                # Whoever read the output has seen enough: click ends the command quietly.
+                raise
+            raise Failed(file_failure_text(error)) from error
         except (KeyboardInterrupt, asyncio.CancelledError):
             sys.exit(130)
         sys.exit(code)
@@ -81,6 +92,19 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 def print_json(value: Mapping[str, object]) -> None:
     """One object on one line."""
     click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def open_standard_streams() -> None:
+    """Makes /dev/null of those that are closed: what is opened next must not get their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free, and so this one.
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdin = sys.stdin or open(0)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w")  # noqa: SIM115
 
 
 def _user() -> str:

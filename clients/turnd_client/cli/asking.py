@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -13,7 +14,8 @@ from turnd_client.client import Client
 from turnd_client.errors import ClientError, Refused
 from turnd_client.screen import Screen
 
-_CHOICES = "  [y]es, [n]o, n REASON, [s]ession, [d]iff again: "
+_CHOICES = "[y]es, [n]o, n REASON, [s]ession, [d]iff again: "
+_SHORT_ID = 4
 
 
 class Requests:
@@ -75,6 +77,9 @@ class Asker(Protocol):
     def live(self) -> None:
         """From here on events are new: what is open now is really open."""
 
+    def again(self) -> None:
+        """Something was written below the prompt: it is drawn again where one is open."""
+
 
 class Elsewhere:
     """Nobody sits here: says which command, given somewhere else, answers each request."""
@@ -94,6 +99,9 @@ class Elsewhere:
         """From here on events are new."""
         self._live = True
         self._tell()
+
+    def again(self) -> None:
+        """Has no prompt."""
 
     def _tell(self) -> None:
         for name, request in self._requests.open.items():
@@ -128,18 +136,26 @@ class AtTerminal:
         self._changed = asyncio.Event()
         self._asking: asyncio.Task[None] | None = None
         self._asking_about = ""
+        self._prompt: Callable[[], str] | None = None
 
     def event(self, event: event_pb2.Event) -> None:
         """Takes the next event of the session."""
         settled = self._requests.advance(event)
         if settled and settled == self._asking_about and self._asking is not None:
             self._asking.cancel()
+            self._prompt = None
         self._changed.set()
+        self.again()
 
     def live(self) -> None:
         """From here on events are new."""
         self._live = True
         self._changed.set()
+
+    def again(self) -> None:
+        """Draws the prompt again where one is open and something was drawn below it."""
+        if self._prompt is not None and not self._screen.is_prompting:
+            self._screen.prompt(self._prompt())
 
     async def run(self) -> None:
         """Asks until it is cancelled. Raises what a connection raises."""
@@ -171,7 +187,7 @@ class AtTerminal:
             self._screen.line(f"  {refused}", "red")
         except ClientError as error:
             # The request is open still, and is asked again when the daemon is back.
-            self._screen.line(f"  {error}", "red")
+            self._screen.line(f"  not decided: {error}", "red")
             return
         # Its settlement comes as an event, whoever settled it; until then it is not asked again.
         self._requests.open.pop(request_id(request), None)
@@ -179,8 +195,8 @@ class AtTerminal:
     async def _ask_approval(self, request: sessions_pb2.OpenRequest) -> None:
         approval = request.approval
         while True:
-            self._screen.prompt(_CHOICES)
-            word, _, reason = (await self._typed()).strip().partition(" ")
+            typed = await self._typed(lambda: f"  {self._named(request)} {_CHOICES}")
+            word, _, reason = typed.strip().partition(" ")
             match word.lower():
                 case "y" | "yes":
                     await self._decide(request, approve=True)
@@ -191,8 +207,8 @@ class AtTerminal:
                 case "s" | "session":
                     # Shown before it is remembered (A09).
                     self._screen.grant(approval.grant)
-                    self._screen.prompt("  remember this? [y]es, anything else goes back: ")
-                    if (await self._typed()).strip().lower() in ("y", "yes"):
+                    sure = await self._typed(lambda: "  remember this? [y]es, anything else goes back: ")
+                    if sure.strip().lower() in ("y", "yes"):
                         await self._decide(request, approve=True, scope=common_pb2.APPROVAL_SCOPE_SESSION)
                         return
                 case "d" | "diff":
@@ -216,8 +232,7 @@ class AtTerminal:
 
     async def _ask_question(self, request: sessions_pb2.OpenRequest) -> None:
         while True:
-            self._screen.prompt("  answer: ")
-            text = await self._typed()
+            text = await self._typed(lambda: f"  {self._named(request)} answer: ")
             try:
                 output = answer_json(text, request.interactive.output_schema)
             except NotAnAnswer as wrong:
@@ -227,10 +242,30 @@ class AtTerminal:
             await self._client.answer(request.session, request.interactive.request_id, output)
             return
 
-    async def _typed(self) -> str:
-        line = await self._keyboard.line()
+    def _named(self, request: sessions_pb2.OpenRequest) -> str:
+        """Which of the open requests is asked about: `approval r_..7XYZ (2 of 3 open)`."""
+        name = request_id(request)
+        kind = "approval" if request.HasField("approval") else "question"
+        names = list(self._requests.open)
+        place = f" ({names.index(name) + 1} of {len(names)} open)" if len(names) > 1 else ""
+        return f"{kind} {_short(name)}{place}"
+
+    async def _typed(self, prompt: Callable[[], str]) -> str:
+        self._prompt = prompt
+        self._screen.prompt(prompt())
+        try:
+            line = await self._keyboard.line()
+        finally:
+            self._prompt = None
         if line is None:
             # The terminal is gone; other clients can still answer, this one cannot.
             await asyncio.Event().wait()
         assert line is not None
+        self._screen.typed()
         return line
+
+
+def _short(name: str) -> str:
+    # Ids that were made at the same time differ at their ends.
+    mark, _, rest = name.rpartition("_")
+    return f"{mark}_..{rest[-_SHORT_ID:]}" if mark and len(rest) > _SHORT_ID else name

@@ -31,9 +31,7 @@ async def attach(caller: Caller, session: str, after: int, as_json: bool) -> int
         try:
             async with output(caller, client, as_json=as_json, asks=True) as out:
                 ended = False
-                async for update in follow(
-                    client, shown.session.id, after, lost=lambda e: caller.say(str(e))
-                ):
+                async for update in follow(client, shown.session.id, after, lost=out.lost):
                     for event in update.events:
                         out.event(event)
                         ended = _ended(ended, event)

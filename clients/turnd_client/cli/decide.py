@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
@@ -10,7 +9,7 @@ import click
 from turnd.v1 import common_pb2, event_pb2, sessions_pb2
 from turnd.v1.jsonform import message_to_json
 from turnd_client.answers import NotAnAnswer, answer_json
-from turnd_client.cli.app import Caller, Failed, Misused, command, json_option, print_json
+from turnd_client.cli.app import Caller, Misused, command, json_option, print_json
 from turnd_client.cli.asking import request_id
 from turnd_client.client import Client
 from turnd_client.screen import Screen
@@ -28,29 +27,14 @@ _SCOPES = {"once": common_pb2.APPROVAL_SCOPE_ONCE, "session": common_pb2.APPROVA
     show_default=True,
     help="`session` remembers the rule that `turn show ID` prints with the request, until the session ends.",
 )
-@click.option("--edit", is_flag=True, help="Correct the input in $EDITOR first.")
-@click.option("--input", "corrected", metavar="JSON", default="", help="Correct the input to this.")
 @click.option("--reason", default="", help="Goes into the log.")
 @json_option
 @command
-async def approve(
-    caller: Caller,
-    session: str,
-    item: str,
-    scope: str,
-    edit: bool,
-    corrected: str,
-    reason: str,
-    as_json: bool,
-) -> int:
+async def approve(caller: Caller, session: str, item: str, scope: str, reason: str, as_json: bool) -> int:
     """Approve what a session waits to do. ITEM may be left out where exactly one approval is open."""
     async with caller.client() as client:
         request = await _the_one(client, session, item, "approval")
         approval = request.approval
-        if edit:
-            corrected = _edited(approval.item.input)
-        if corrected:
-            _check_json(corrected)
         if scope == "session" and not as_json:
             Screen(sys.stderr).grant(approval.grant)
         decided = await client.decide(
@@ -58,7 +42,6 @@ async def approve(
             approval.request_id,
             approve=True,
             scope=_SCOPES[scope],
-            corrected_input=corrected.encode(),
             reason=reason,
         )
     _print_decided(decided, as_json)
@@ -141,24 +124,6 @@ def _subject(request: sessions_pb2.OpenRequest) -> str:
     if request.HasField("approval"):
         return f"{request.approval.item.provider}.{request.approval.item.tool}"
     return f"{request.interactive.provider}.{request.interactive.tool}"
-
-
-def _edited(data: bytes) -> str:
-    try:
-        text = json.dumps(json.loads(data), ensure_ascii=False, indent=2)
-    except ValueError:
-        text = data.decode("utf-8", "replace")
-    edited = click.edit(text + "\n", extension=".json")
-    if edited is None:
-        raise Failed("the input was not saved: nothing was decided")
-    return edited
-
-
-def _check_json(text: str) -> None:
-    try:
-        json.loads(text)
-    except ValueError as error:
-        raise Misused(f"the corrected input is not JSON ({error}): nothing was decided") from error
 
 
 def _print_decided(decided: event_pb2.ApprovalDecided, as_json: bool) -> None:

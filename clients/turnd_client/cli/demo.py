@@ -20,7 +20,7 @@ from turnd_client.cli.keyboard import Keyboard
 from turnd_client.client import Client
 from turnd_client.connect import connect, connect_or_start
 from turnd_client.demo.play import Evidence, approve_everything
-from turnd_client.demo.project import PROMPT, NoPython, write_project, write_transcript
+from turnd_client.demo.project import PROMPT, TEST_TOOL, NoPython, write_project, write_transcript
 from turnd_client.errors import ConnectionLost, NoDaemon
 from turnd_client.follow import follow
 from turnd_client.screen import Screen
@@ -91,7 +91,8 @@ class _Show:
         async with await connect_or_start(self.environment, self._caller.name, self._screen.line) as client:
             await self._show_daemon(client)
             evidence = await self._show_session(client, f"replay:{transcript}")
-            await self._show_log(client)
+            if not evidence.denied:
+                await self._show_log(client)
             self._head("Done")
             return self._verdict(evidence, (await client.get_session(self._session)).session)
 
@@ -102,7 +103,7 @@ class _Show:
             raise Failed("no sandbox can be made here:\n" + "\n".join(status.problems))
         self._screen.line(f"sandbox in force: {visible(status.sandbox)}")
         for gap in status.unenforced:
-            self._screen.line(f"not enforced here: {visible(gap)}")
+            self._screen.wrapped(f"not enforced here: {visible(gap)}", "  ")
 
     async def _show_session(self, client: Client, model: str) -> Evidence:
         session = await client.create_session(
@@ -112,8 +113,10 @@ class _Show:
         self._head(f"Session {session.id}")
         evidence = Evidence()
         async with self._person(client) as person:
-            async for update in follow(client, session.id):
+            async for update in follow(client, session.id, lost=self._caller.lost):
                 for event in update.events:
+                    if evidence.denied:
+                        break
                     self._screen.event(event)
                     if person is not None:
                         person.event(event)
@@ -123,7 +126,8 @@ class _Show:
                         person.live()
                     sent = await client.send_message(session.id, PROMPT)
                     evidence.outcome.message_id = sent.message_id
-                elif evidence.outcome.ended:
+                elif evidence.outcome.ended or evidence.denied:
+                    # The recorded model knows no other way to go on from a denial.
                     break
         await client.close_session(session.id)
         return evidence
@@ -155,7 +159,9 @@ class _Show:
     def _verdict(self, evidence: Evidence, session: sessions_pb2.Session) -> Json:
         outcome = evidence.outcome
         missing = evidence.missing(self._project)
-        if missing:
+        if evidence.denied:
+            self._screen.line(_denied_text(evidence.denied))
+        elif missing:
             self._screen.line(f"It did not all happen; missing: {', '.join(missing)}.")
             if outcome.cause:
                 self._screen.line(visible(outcome.cause))
@@ -186,6 +192,18 @@ class _Show:
     def _head(self, text: str) -> None:
         self._screen.line()
         self._screen.line(f"== {text}", "bold")
+
+
+def _denied_text(tool: str) -> str:
+    if tool == TEST_TOOL:
+        return (
+            "You denied the run of the tests, so the demo ends here; the edit that you approved is in the "
+            "sample project. `turn demo` shows all of it."
+        )
+    return (
+        "You denied the edit, so the demo ends here; nothing was changed. A real model would be told, and look "
+        "for another way. `turn demo` shows all of it."
+    )
 
 
 @asynccontextmanager

@@ -5,45 +5,46 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
-from turnd.v1 import event_pb2
+from turnd.v1 import event_pb2, sessions_pb2
 from turnd.v1.jsonform import event_to_json
 from turnd_client.cli.app import Caller, Failed, command, json_option, print_json
 from turnd_client.follow import follow
 from turnd_client.shapes import verdict_json
 from turnd_client.text import one_line, visible
+from turnd_client.units import counted
 
 _PART_BYTES = 1024 * 1024
 _WIDTH = 160
 _SHOWN_FAULTS = 20
+_NO_LOG = "expected events in JSON Lines, found none: this is no log"
 
 
 class _LogGroup(click.Group):
-    """`turn log ID` beside `turn log verify FILE`: whatever is no subcommand belongs to the events."""
+    """`turn log ID` beside `turn log verify FILE`: whatever is no subcommand is the events' own."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
         if args and args[0] in self.commands:
-            return super().resolve_command(ctx, args)
-        return "log", events, args
+            return super().make_context(info_name, args, parent, **extra)
+        return events.make_context(info_name, args, parent, **extra)
 
 
-@click.group(
-    cls=_LogGroup,
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    subcommand_metavar="(ID [-f] [--json] | verify FILE)",
-    no_args_is_help=True,
-)
-def log() -> None:
-    """Print the events of a session; `-f` goes on as they happen. `turn log verify FILE` checks an exported log."""
+class _Events(click.Command):
+    """Says of the subcommand, too, how it is used."""
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_usage(ctx, formatter)
+        formatter.write_usage(ctx.command_path, "verify [OPTIONS] FILE", prefix=" " * len("Usage: "))
 
 
-@click.command(name="log")
+@click.command(name="log", cls=_Events)
 @click.argument("session", metavar="ID")
 @click.option(
     "-f", "--follow", "keep_following", is_flag=True, help="Go on with events as they are committed."
@@ -52,7 +53,7 @@ def log() -> None:
 @json_option
 @command
 async def events(caller: Caller, session: str, keep_following: bool, after: int, as_json: bool) -> int:
-    """Print the events of a session."""
+    """Print the events of a session. `turn log verify FILE` checks an exported log."""
     draw = (lambda event: click.echo(event_to_json(event))) if as_json else _print_event
     async with caller.client() as client:
         shown = await client.get_session(session)
@@ -64,7 +65,7 @@ async def events(caller: Caller, session: str, keep_following: bool, after: int,
         if keep_following:
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
         try:
-            async for update in follow(client, shown.session.id, after, lost=lambda e: caller.say(str(e))):
+            async for update in follow(client, shown.session.id, after, lost=caller.lost):
                 for event in update.events:
                     if keep_following or event.seq <= end:
                         draw(event)
@@ -93,6 +94,11 @@ def _gist(event: event_pb2.Event) -> str:
     return one_line(data.removesuffix("}"), _WIDTH)
 
 
+@click.group(cls=_LogGroup)
+def log() -> None:
+    """Print the events of a session, or check an exported log."""
+
+
 @log.command()
 @click.argument("file", type=click.File("rb"))
 @json_option
@@ -101,18 +107,26 @@ async def verify(caller: Caller, file: BinaryIO, as_json: bool) -> int:
     """Check a log in JSON Lines (`-` for stdin) against every rule. Exits 1 where one is broken."""
     async with caller.client() as client:
         verdict = await client.verify_lines(_parts(file))
+    if not verdict.events and not verdict.faults:
+        verdict.faults.add(message=_NO_LOG)
     if as_json:
         print_json(verdict_json(verdict))
         return 1 if verdict.faults else 0
     for fault in verdict.faults[:_SHOWN_FAULTS]:
-        where = f"line {fault.line}" if fault.line else f"seq {fault.seq}"
-        click.echo(f"{where}: {visible(fault.message)}")
+        click.echo(f"{_place(fault)}{visible(fault.message)}")
     if verdict.faults:
         more = " (--json lists all)" if len(verdict.faults) > _SHOWN_FAULTS else ""
-        raise Failed(f"{len(verdict.faults)} faults in {verdict.events} events{more}")
+        found = counted(len(verdict.faults), "fault")
+        raise Failed(f"{found} in {counted(verdict.events, 'event')}{more}")
     unfinished = ", which end inside a turn" if verdict.open else ""
-    click.echo(f"ok: {verdict.events} events{unfinished}")
+    click.echo(f"ok: {counted(verdict.events, 'event')}{unfinished}")
     return 0
+
+
+def _place(fault: sessions_pb2.LogFault) -> str:
+    if fault.line:
+        return f"line {fault.line}: "
+    return f"seq {fault.seq}: " if fault.seq else ""
 
 
 def _parts(file: BinaryIO) -> Iterator[bytes]:
@@ -134,8 +148,11 @@ async def export(caller: Caller, session: str, output: Path | None, as_json: boo
             async for part in client.export(session):
                 click.echo(part, nl=False)
             return 0
-        with output.open("wb") as file:
+        with ExitStack() as closing:
+            file: BinaryIO | None = None
             async for part in client.export(session):
+                # Not before: a session that is not there leaves the file as it is.
+                file = file or closing.enter_context(output.open("wb"))
                 file.write(part)
     caller.say(f"wrote {output}")
     return 0

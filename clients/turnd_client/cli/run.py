@@ -13,6 +13,7 @@ import grpc
 
 from turnd.v1 import common_pb2, sessions_pb2
 from turnd_client.cli.app import Caller, Misused, command, json_option, print_json
+from turnd_client.cli.failures import failure_text
 from turnd_client.cli.following import Output, output
 from turnd_client.cli.sessions import read_text
 from turnd_client.client import Client
@@ -20,9 +21,11 @@ from turnd_client.errors import ClientError, Refused
 from turnd_client.follow import follow
 from turnd_client.outcome import ExitCode, Outcome
 from turnd_client.shapes import reason_text
-from turnd_client.units import NotAQuantity, parse_count, parse_duration_ms, parse_usd, usd_text
+from turnd_client.text import cleaned, one_line
+from turnd_client.units import NotAQuantity, counted, parse_count, parse_duration_ms, parse_usd, usd_text
 
 _REPLAY = "replay:"
+_TITLE_WIDTH = 60
 
 
 class _Quantity(click.ParamType[int]):
@@ -43,7 +46,7 @@ class _Quantity(click.ParamType[int]):
 @click.argument("prompt")
 @click.option("--model", default="", help="Instead of the profile's, e.g. replay:FILE.")
 @click.option("--profile", default="", help="A profile of the configuration.")
-@click.option("--title", default="", help="For lists.")
+@click.option("--title", default="", help="For lists; without it the first line of PROMPT.")
 @click.option(
     "--max-cost", type=_Quantity("USD", parse_usd), help="Spend of the session; 0 allows a last answer only."
 )
@@ -92,7 +95,7 @@ async def run(
                 str(Path.cwd()),
                 profile=profile,
                 model=_absolute(model),
-                title=title,
+                title=title or _title(text),
                 bounds=bounds,
                 environment=caller.environment,
                 unattended=unattended,
@@ -100,11 +103,10 @@ async def run(
             )
         except Refused as refused:
             if refused.code is grpc.StatusCode.INVALID_ARGUMENT:
-                raise Misused(str(refused)) from refused
+                raise Misused(failure_text(refused, caller.environment)) from refused
             raise
-        run_ = _Run(caller, client, session, keep=keep)
         async with output(caller, client, as_json=as_json, asks=not unattended) as out:
-            outcome = await run_.to_the_end(text, out)
+            outcome = await _Run(client, session, out, keep=keep).to_the_end(text)
         shown = (await client.get_session(session.id)).session
     if as_json:
         print_json(outcome.result(shown))
@@ -116,15 +118,15 @@ async def run(
 class _Run:
     """One prompt in one session, until its Turn has ended and the session is closed."""
 
-    def __init__(self, caller: Caller, client: Client, session: sessions_pb2.Session, *, keep: bool) -> None:
-        self._caller = caller
+    def __init__(self, client: Client, session: sessions_pb2.Session, out: Output, *, keep: bool) -> None:
         self._client = client
         self._session = session.id
+        self._out = out
         self._keep = keep
         self._interrupts = 0
         self._helpers: set[asyncio.Task[None]] = set()
 
-    async def to_the_end(self, text: str, out: Output) -> Outcome:
+    async def to_the_end(self, text: str) -> Outcome:
         """Sends the prompt, shows every event, and gives what became of the Turn."""
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
@@ -133,13 +135,13 @@ class _Run:
         outcome = Outcome()
         closing = False
         try:
-            async for update in follow(self._client, self._session, lost=lambda e: self._caller.say(str(e))):
+            async for update in follow(self._client, self._session, lost=self._out.lost):
                 for event in update.events:
-                    out.event(event)
+                    self._out.event(event)
                     outcome.advance(event)
                 if not outcome.message_id and update.caught_up:
                     # Attached first, so that this client is there when the first request is delivered.
-                    out.live()
+                    self._out.live()
                     outcome.message_id = (await self._client.send_message(self._session, text)).message_id
                 elif outcome.ended and (self._keep or outcome.session_ended or outcome.is_paused):
                     return outcome
@@ -156,12 +158,10 @@ class _Run:
     def _interrupt(self, task: asyncio.Task[object]) -> None:
         self._interrupts += 1
         if self._interrupts == 1:
-            self._caller.say(
-                "cancelling the turn, and waiting for what it started; Ctrl-C again leaves at once"
-            )
+            self._out.say("cancelling the turn, and waiting for what it started; Ctrl-C again leaves at once")
             self._help(self._cancel())
         else:
-            self._caller.say(f"left; the session goes on: `turn attach {self._session}`")
+            self._out.say(f"left; the session goes on: `turn attach {self._session}`")
             task.cancel()
 
     def _help(self, work: Coroutine[Any, Any, None]) -> None:
@@ -173,15 +173,20 @@ class _Run:
         try:
             await self._client.cancel(self._session)
         except ClientError as error:
-            self._caller.say(str(error))
+            self._out.say(str(error))
 
     async def _close(self) -> bool:
         try:
             await self._client.close_session(self._session)
         except ClientError as error:
-            self._caller.say(f"the session was not closed: {error}")
+            self._out.say(f"the session was not closed: {error}")
             return False
         return True
+
+
+def _title(prompt: str) -> str:
+    lines = (one_line(cleaned(line), _TITLE_WIDTH) for line in prompt.splitlines())
+    return next((line for line in lines if line), "")
 
 
 def _absolute(model: str) -> str:
@@ -195,7 +200,7 @@ def _summary(caller: Caller, outcome: Outcome, session: sessions_pb2.Session) ->
     reason = reason_text(outcome.reason)
     cause = f" ({outcome.cause})" if outcome.cause else ""
     caller.say(
-        f"{reason}{cause}: {session.steps} steps, {usd_text(session.cost_nano_usd)}; "
+        f"{reason}{cause}: {counted(session.steps, 'step')}, {usd_text(session.cost_nano_usd)}; "
         f"`turn log {session.id}` has every event"
     )
     for denied in outcome.denied.values():

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+from rich.cells import cell_len, set_cell_size
 
 from turnd.v1 import common_pb2, sessions_pb2
 from turnd_client.cli.app import Caller, Misused, command, json_option, print_json
 from turnd_client.screen import Screen
 from turnd_client.shapes import reason_text, session_json, shown_json, status_text
 from turnd_client.text import one_line, visible
-from turnd_client.units import duration_text, usd_text
+from turnd_client.units import counted, duration_text, usd_text
 
+_TITLE_WIDTH = 60
 _STATUSES = [
     status_text(value)
     for value in common_pb2.SessionStatus.values()
@@ -34,23 +38,40 @@ async def ls(caller: Caller, here: bool, children: bool, statuses: tuple[str, ..
     """List sessions, newest first."""
     wanted = [common_pb2.SessionStatus.Value(f"SESSION_STATUS_{status.upper()}") for status in statuses]
     cwd = str(Path.cwd()) if here else ""
+    rows: list[tuple[str, ...]] = []
     async with caller.client() as client:
         async for session in client.list_sessions(statuses=wanted, cwd=cwd, include_children=children):
             if as_json:
                 print_json(session_json(session))
             else:
-                click.echo(_row(session))
+                rows.append(_row(session))
+    if rows:
+        _print_table((_COLUMNS, *rows))
+    elif not as_json:
+        click.echo("no sessions")
     return 0
 
 
-def _row(session: sessions_pb2.Session) -> str:
-    waiting = f"  {len(session.open_requests)} waiting" if session.open_requests else ""
-    created = session.created.ToDatetime(tzinfo=UTC).astimezone().strftime("%Y-%m-%d %H:%M")
-    title = f"  {one_line(session.title, 60)}" if session.title else ""
+_COLUMNS = ("ID", "CREATED", "STATUS", "COST", "WAITING", "DIRECTORY", "TITLE")
+
+
+def _row(session: sessions_pb2.Session) -> tuple[str, ...]:
     return (
-        f"{session.id}  {created}  {status_text(session.status):<9}  {usd_text(session.cost_nano_usd):>9}"
-        f"  {visible(session.cwd)}{title}{waiting}"
+        session.id,
+        session.created.ToDatetime(tzinfo=UTC).astimezone().strftime("%Y-%m-%d %H:%M"),
+        status_text(session.status),
+        usd_text(session.cost_nano_usd),
+        counted(len(session.open_requests), "request") if session.open_requests else "-",
+        visible(session.cwd),
+        one_line(session.title, _TITLE_WIDTH),
     )
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (set_cell_size(text, width) for text, width in zip(row, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
 
 
 @click.command()
@@ -66,17 +87,19 @@ async def show(caller: Caller, session: str, as_json: bool) -> int:
         return 0
     screen = Screen(sys.stdout)
     for name, value in _rows(shown):
-        screen.line(f"{name:<12} {value}")
+        screen.row(name, value)
     for message in shown.session.queued:
         text = " ".join(block.text.text for block in message.blocks)
-        screen.line(f"{'queued':<12} {message.message_id} {one_line(text, 80)}")
+        screen.row("queued", f"{message.message_id} {one_line(text, 80)}")
     for request in shown.session.open_requests:
         screen.open_request(request)
+        if request.HasField("approval"):
+            screen.grant(request.approval.grant, "--scope session would remember")
     return 0
 
 
 def _rows(shown: sessions_pb2.GetSessionResponse) -> list[tuple[str, str]]:
-    session = shown.session
+    session, gaps = shown.session, len(shown.unenforced)
     started = datetime.fromtimestamp(session.created.seconds, UTC).astimezone()
     status = status_text(session.status)
     if shown.HasField("open_turn"):
@@ -90,13 +113,15 @@ def _rows(shown: sessions_pb2.GetSessionResponse) -> list[tuple[str, str]]:
         ("title", visible(session.title)),
         ("directory", visible(session.cwd)),
         ("model", f"{visible(session.model)} (profile {visible(session.profile)})"),
+        ("plan mode", "tools that change something are not offered" if session.plan_mode else ""),
+        ("unattended", "what would ask is denied" if session.unattended else ""),
         ("created", started.strftime("%Y-%m-%d %H:%M:%S")),
         ("parent", session.parent),
-        ("turns", f"{session.turns}, {session.steps} steps, {session.last_seq} events"),
+        ("turns", f"{session.turns}, {counted(session.steps, 'step')}, {counted(session.last_seq, 'event')}"),
         ("cost", usd_text(session.cost_nano_usd)),
         ("bounds", _bounds(shown)),
         ("sandbox", visible(shown.sandbox)),
-        *(("unenforced", visible(gap)) for gap in shown.unenforced),
+        ("not enforced", f"{counted(gaps, 'thing')}, see turn status" if gaps else ""),
     ]
     return [(name, value) for name, value in rows if value]
 
@@ -105,7 +130,7 @@ def _bounds(shown: sessions_pb2.GetSessionResponse) -> str:
     bounds, left = shown.bounds, shown.left
     parts: list[str] = []
     if bounds.HasField("max_turns"):
-        parts.append(f"{bounds.max_turns} steps ({left.turns} left)")
+        parts.append(f"{counted(bounds.max_turns, 'step')} ({left.turns} left)")
     if bounds.HasField("max_cost_nano_usd"):
         parts.append(f"{usd_text(bounds.max_cost_nano_usd)} ({usd_text(left.cost_nano_usd)} left)")
     if bounds.HasField("max_wall_clock_ms"):
@@ -155,7 +180,7 @@ async def cancel(caller: Caller, session: str, keep_queue: bool, as_json: bool) 
 @json_option
 @command
 async def close(caller: Caller, session: str, as_json: bool) -> int:
-    """End a session; a turn that runs is cancelled first."""
+    """End a session; a turn that runs is cancelled first. A later message (`turn send`) opens it again."""
     async with caller.client() as client:
         closed = await client.close_session(session)
     if as_json:
@@ -167,8 +192,8 @@ async def close(caller: Caller, session: str, as_json: bool) -> int:
 
 def read_text(text: str) -> str:
     """The text of an argument, or stdin where it is `-`. Raises Misused where there is none."""
-    if text == "-":
-        text = sys.stdin.buffer.read().decode("utf-8", "replace")
+    data = sys.stdin.buffer.read() if text == "-" else os.fsencode(text)
+    text = data.decode("utf-8", "replace")
     if not text.strip():
         raise Misused("the text is empty: give it as an argument, or on stdin with `-`")
     return text

@@ -22,8 +22,11 @@ class Evidence:
     outcome: Outcome = field(default_factory=Outcome)
     diff_shown: bool = False
     approved: int = 0
+    denied: str = ""
+    """The tool whose call a person denied; empty where none was."""
     tests_passed: bool = False
     events: int = 0
+    _asked: dict[str, str] = field(default_factory=dict)
     _calls: dict[str, str] = field(default_factory=dict)
 
     def advance(self, event: event_pb2.Event) -> None:
@@ -32,9 +35,13 @@ class Evidence:
         self.events += 1
         match event.WhichOneof("data"):
             case "approval_request":
+                self._asked[event.approval_request.request_id] = event.approval_request.item.tool
                 self.diff_shown |= FIXED_LINE in event.approval_request.item.preview.replace("\n+", "\n")
             case "approval_decided":
-                self.approved += event.approval_decided.outcome == common_pb2.APPROVAL_OUTCOME_APPROVED
+                decided = event.approval_decided
+                self.approved += decided.outcome == common_pb2.APPROVAL_OUTCOME_APPROVED
+                if decided.outcome == common_pb2.APPROVAL_OUTCOME_DENIED:
+                    self.denied = self._asked[decided.request_id]
             case "tool_call":
                 self._calls[event.tool_call.call_id] = event.tool_call.tool
             case "tool_result" if self._calls.get(event.tool_result.call_id) == TEST_TOOL:

@@ -20,6 +20,8 @@ class Call:
 
     event: event_pb2.ToolCall
     tool: Tool | None
+    offered: bool = True
+    """The request offered it; a tool that was not offered is not called, whatever the model says (GATE-11)."""
     cut_off: bool = False
     """Its arguments are not whole."""
     veto: Verdict | None = None

@@ -42,6 +42,8 @@ class Completion:
 
     message: event_pb2.AssistantMessage
     calls: tuple[event_pb2.ToolCall, ...]
+    offered: frozenset[tuple[str, str]]
+    """The tools that the request offered, by provider and name: no other one may be called."""
     cut_calls: frozenset[str]
     """Ids of calls whose arguments are not whole: they never run, whatever the stop reason claims (MODEL-13)."""
     truncated: bool
@@ -270,7 +272,8 @@ async def _log_message(run: Run, request: Request, assembled: AssembledMessage, 
     )
     await run.append(message, *calls)
     cut = frozenset(c.call_id for c, called in zip(calls, assembled.calls, strict=True) if called.truncated)
-    return Completion(message, tuple(calls), cut, assembled.at_output_limit)
+    offered = frozenset((tool.provider, tool.tool) for tool in request.offered)
+    return Completion(message, tuple(calls), offered, cut, assembled.at_output_limit)
 
 
 def _tool_call(run: Run, called: AssembledCall, provider: str, tool: str, index: int) -> event_pb2.ToolCall:

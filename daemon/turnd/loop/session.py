@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 from google.protobuf.message import Message as Payload
@@ -15,8 +15,17 @@ from turnd.loop.run import Run, StepFailed
 from turnd.loop.settings import LoopSettings
 from turnd.loop.settle import close_turn, end_session, session_payload, settle_failed_turn, stop_for_cancel
 from turnd.loop.turn import resolve_turn
-from turnd.ports import LogFailed, SandboxUnavailable, ToolSession, ToolSet, UnknownModel, World
+from turnd.ports import (
+    AnsweredRequest,
+    LogFailed,
+    SandboxUnavailable,
+    ToolSession,
+    ToolSet,
+    UnknownModel,
+    World,
+)
 from turnd.rules.doom import DoomLoop
+from turnd.rules.event import Draft
 from turnd.rules.history import History
 from turnd.rules.lifecycle import queue_waits
 from turnd.rules.state import Violation
@@ -73,14 +82,24 @@ class LiveSession:
         self._stopped = True
         await self.idle()
 
-    async def cancel(self, cause: common.CancelCause.ValueType, client: str) -> bool:
-        """Stops the open Turn and waits until it is closed (LOOP-07). False where none is open."""
+    async def cancel(
+        self,
+        cause: common.CancelCause.ValueType,
+        client: str,
+        before: Sequence[Draft] = (),
+        answered: AnsweredRequest | None = None,
+    ) -> bool:
+        """Stops the open Turn and waits until it is closed (LOOP-07). False where none is open.
+
+        Events that come before turn/stopping and the command that is answered are stored with it.
+        """
         turn = self._turn
         if turn is None or turn.done():
             return False
         # A Turn that is just being opened cannot be stopped before it is in the log; opening takes one commit.
         await self._opened.wait()
-        if await stop_for_cancel(self._world, self.session, cause, client) and self._work is not None:
+        stopped = await stop_for_cancel(self._world, self.session, cause, client, before, answered)
+        if stopped and self._work is not None:
             self._work.cancel()
         await asyncio.wait({turn})
         return True
@@ -93,9 +112,11 @@ class LiveSession:
         await self._wake()
         await self._close_tools()
 
-    async def end(self, status: common.SessionStatus.ValueType) -> None:
+    async def end(
+        self, status: common.SessionStatus.ValueType, answered: AnsweredRequest | None = None
+    ) -> None:
         """Ends the session outside of a Turn, after its session-end hook (LOOP-06)."""
-        await end_session(self._world, self.session, status)
+        await end_session(self._world, self.session, status, answered)
         await self._wake()
         await self._close_tools()
         self._run = None

@@ -13,7 +13,7 @@ from google.protobuf.message import Message as Payload
 from turnd.loop.meter import Meter
 from turnd.loop.outcome import Ending
 from turnd.loop.run import Run
-from turnd.ports import At, LogFailed, World
+from turnd.ports import AnsweredRequest, At, LogFailed, World
 from turnd.rules.closing import Closing, cancelled, close_step, end_turn
 from turnd.rules.event import Draft
 from turnd.rules.state import Violation
@@ -62,15 +62,24 @@ async def _say_why(run: Run, ending: Ending) -> None:
 
 
 async def stop_for_cancel(
-    world: World, session: str, cause: common.CancelCause.ValueType, client: str
+    world: World,
+    session: str,
+    cause: common.CancelCause.ValueType,
+    client: str,
+    before: Sequence[Draft] = (),
+    answered: AnsweredRequest | None = None,
 ) -> bool:
-    """Writes why the open Turn stops. False where it is stopping already: the first cause stands."""
+    """Writes why the open Turn stops. False where it is stopping already: the first cause stands.
+
+    What comes before it, and the command that it answers, are in the same transaction, and stored in any case.
+    """
     by_someone = cause in (common.CANCEL_CAUSE_USER, common.CANCEL_CAUSE_PARENT)
     reason = common.TURN_END_REASON_ABORTED if by_someone else common.TURN_END_REASON_INTERRUPTED
     stopping = event_pb2.TurnStopping(reason=reason, cancel=event_pb2.CancelStop(cause=cause, client=client))
     try:
-        await world.log.append(Draft(session, stopping))
+        await world.log.append(*before, Draft(session, stopping), answered=answered)
     except Violation:
+        await world.log.append(*before, answered=answered)
         return False
     return True
 
@@ -90,12 +99,18 @@ async def settle_failed_turn(world: World, session: str, failure: LogFailed) -> 
     await _end_turn(world, session)
 
 
-async def end_session(world: World, session: str, status: common.SessionStatus.ValueType) -> None:
+async def end_session(
+    world: World,
+    session: str,
+    status: common.SessionStatus.ValueType,
+    answered: AnsweredRequest | None = None,
+) -> None:
     """Ends a session between Turns, after its session-end hook (LOOP-06)."""
     await _fire_session_end(world, session, status)
     await world.log.append(
         Draft(session, event_pb2.SessionStatusChanged(status=status)),
         Draft(session, event_pb2.SessionEnded(status=status)),
+        answered=answered,
     )
 
 

@@ -274,7 +274,12 @@ def _call_payload(call: event_pb2.ToolCall, result: event_pb2.ToolResult | None 
 def _calls(run: Run, said: Completion) -> StepCalls:
     return StepCalls(
         [
-            Call(event, run.tools.find(event.provider, event.tool), cut_off=event.call_id in said.cut_calls)
+            Call(
+                event,
+                run.tools.find(event.provider, event.tool),
+                offered=(event.provider, event.tool) in said.offered,
+                cut_off=event.call_id in said.cut_calls,
+            )
             for event in said.calls
         ]
     )
@@ -287,6 +292,9 @@ def _invalid(run: Run, call: Call) -> tuple[common.ToolErrorCategory.ValueType, 
             common.TOOL_ERROR_CATEGORY_NOT_FOUND,
             f"there is no tool {call.event.tool!r}; use one of the tools that are offered",
         )
+    if not call.offered:
+        why = "plan mode offers no tools that change anything" if run.view.planning else "it was not offered"
+        return (common.TOOL_ERROR_CATEGORY_DENIED, f"{call.event.tool} did not run: {why}")
     if call.cut_off:
         return (
             common.TOOL_ERROR_CATEGORY_TRUNCATED,

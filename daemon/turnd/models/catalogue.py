@@ -29,13 +29,25 @@ class Catalogue:
     def __init__(self, clock: Clock, keys: Keys, endpoints: Iterable[CompatibleEndpoint] = ()) -> None:
         """Raises ValueError where two endpoints have one name."""
         self._clock = clock
+        self._keys = keys
         self._connections: dict[str, ChatConnection] = {}
-        for endpoint in endpoints:
-            if endpoint.name in self._connections:
-                raise ValueError(f"two model servers are named {endpoint.name!r}")
-            self._connections[endpoint.name] = ChatConnection(endpoint, clock, keys)
+        self._retired: list[ChatConnection] = []
+        self.configure(endpoints)
         # The mutable state: transcripts that were parsed, by path, mtime in ns and size; least used first.
         self._transcripts: OrderedDict[tuple[str, int, int], Transcript] = OrderedDict()
+
+    def configure(self, endpoints: Iterable[CompatibleEndpoint]) -> None:
+        """Puts these servers in the place of those before; requests that are under way end where they began.
+
+        Raises ValueError where two have one name; then nothing has changed.
+        """
+        connections: dict[str, ChatConnection] = {}
+        for endpoint in endpoints:
+            if endpoint.name in connections:
+                raise ValueError(f"two model servers are named {endpoint.name!r}")
+            connections[endpoint.name] = ChatConnection(endpoint, self._clock, self._keys)
+        self._retired += self._connections.values()
+        self._connections = connections
 
     def open(self, name: str) -> Model:
         """The model of a name: `replay:/FILE` or `openai-compatible/NAME/MODEL`. Raises UnknownModel."""
@@ -62,7 +74,7 @@ class Catalogue:
 
     async def close(self) -> None:
         """Closes the connections to all servers; requests that are under way fail."""
-        for connection in self._connections.values():
+        for connection in (*self._retired, *self._connections.values()):
             await connection.close()
 
     def _compatible(self, name: str, rest: str) -> Model:

@@ -40,5 +40,7 @@ def sessions_service(handlers: Handlers, commands: SessionCommands, attach: Atta
             "ReadOutput": stream(commands.read_output, sessions_pb2.ReadOutputRequest),
             "Export": stream(export, sessions_pb2.ExportRequest),
             "Verify": upload(commands.verify, sessions_pb2.VerifyRequest),
+            "Import": upload(commands.import_session, sessions_pb2.ImportRequest),
+            "Fork": unary(commands.fork, sessions_pb2.ForkRequest),
         },
     )

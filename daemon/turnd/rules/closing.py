@@ -1,4 +1,4 @@
-"""Settles everything that a Turn owns, by one routine, for cancel, drain and crash repair alike (LOOP-15).
+"""Settles everything that a Turn owns, by one routine, for cancel, drain, crash repair and import alike (LOOP-15).
 
 What a call may have done is said by its attempts: without an open one it had no effect, with one it may have
 had any.
@@ -60,6 +60,18 @@ CRASH: Final = Closing(
     waiting=NOT_STARTED,
 )
 """Repair after the daemon was killed: nobody can say what happened."""
+
+LOG_ENDS: Final = Closing(
+    approval=common.APPROVAL_OUTCOME_EXPIRED,
+    answer=common.ANSWER_OUTCOME_EXPIRED,
+    reason="the log that this session goes on from ends before it was answered",
+    running=CallEnd(
+        common.TOOL_ERROR_CATEGORY_INTERRUPTED,
+        "outcome unknown, check before repeating: the log that this session goes on from ends here",
+    ),
+    waiting=NOT_STARTED,
+)
+"""For a session that goes on from another log, which may end anywhere."""
 
 
 def cancelled(reason: str, client: str = "") -> Closing:
@@ -149,6 +161,22 @@ def repair(
     elif state.parent:
         payloads += _new_status(common.SESSION_STATUS_CANCELLED)
     return [Draft(session, payload, synthetic=True, time_us=last_time_us) for payload in payloads]
+
+
+def after_history(state: SessionState, session: str) -> list[Draft]:
+    """The synthetic events that close what another log left open, and make the session idle (LOG-22).
+
+    They follow session/created. The reason of a turn/stopping that was written stands, a bound that had fired
+    does not: it was another session's.
+    """
+    payloads = close_step(state, how=LOG_ENDS)
+    idle = common.SESSION_STATUS_IDLE
+    if state.open_turn is None:
+        payloads += _new_status(idle)
+    else:
+        written = common.TURN_END_REASON_UNSPECIFIED if state.stopping is None else state.stopping.reason
+        payloads += end_turn(state, written or common.TURN_END_REASON_INTERRUPTED, idle)
+    return [Draft(session, payload, synthetic=True) for payload in payloads]
 
 
 def error_result(call_id: str, end: CallEnd) -> event_pb2.ToolResult:

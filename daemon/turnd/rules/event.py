@@ -28,7 +28,8 @@ FIELD_OF_TYPE: Final[dict[str, str]] = {name: field for field, name in _TYPE_OF_
 class Draft:
     """An event that its producer wants in a session's log; the log gives it seq, time, Turn and Step.
 
-    `time_us` is set by repair alone, which repeats the time of the last real event.
+    `time_us` is set by repair alone, which repeats the time of the last real event. Where the payload is an
+    `Event` it is one of another log, kept as it is for history (LOG-22).
     """
 
     session: str
@@ -59,6 +60,8 @@ def make_event(
     draft: Draft, *, seq: int, time_us: int, turn: int | None, step: int | None
 ) -> event_pb2.Event:
     """The event of a draft: its payload in an envelope with the numbers the log derived."""
+    if isinstance(draft.payload, event_pb2.Event):
+        return _imported(draft.payload, draft.session, seq)
     event = event_pb2.Event(session=draft.session, seq=seq, synthetic=draft.synthetic, turn=turn, step=step)
     event.time.FromMicroseconds(time_us)
     if draft.producer is not None:
@@ -66,3 +69,15 @@ def make_event(
     field = _FIELD_OF[draft.payload.DESCRIPTOR.full_name]
     getattr(event, field).CopyFrom(draft.payload)
     return event
+
+
+def _imported(event: event_pb2.Event, session: str, seq: int) -> event_pb2.Event:
+    """The event as this log has it. One that was history in its own log already keeps the mark it got there."""
+    if event.session == session and event.seq == seq and event.HasField("imported"):
+        return event
+    kept = event_pb2.Event()
+    kept.CopyFrom(event)
+    if not event.HasField("imported"):
+        kept.imported.session, kept.imported.seq = event.session, event.seq
+    kept.session, kept.seq = session, seq
+    return kept

@@ -47,7 +47,7 @@ def decide(status: Status, command: Command, is_child: bool) -> Transition | Ref
     A paused session that is closed had nothing left to cancel: it is `completed`, as an idle one.
     """
     if is_child and is_ended(status):
-        return Refusal(f"{command.value}: the sub-agent's session has ended and takes no command")
+        return Refusal("the sub-agent's session has ended and takes no command")
     found = _TABLE.get((status, command))
     return Refusal(_refusal(status, command)) if found is None else found
 
@@ -161,10 +161,23 @@ _CHILD_STATUS_OF_REASON: Final[dict[common.TurnEndReason.ValueType, Status]] = {
 }
 
 
+_WISH: Final[dict[Command, str]] = {
+    Command.SEND_MESSAGE: "take a message",
+    Command.RESUME: "be resumed",
+    Command.CONTINUE: "be continued",
+    Command.CLOSE: "be closed",
+    Command.CANCEL: "have its turn cancelled",
+    Command.DECIDE: "have an approval decided",
+    Command.ANSWER: "have a question answered",
+    Command.UPDATE: "be changed",
+    Command.CLEAR_QUEUE: "have its queue cleared",
+}
+
+
 def _refusal(status: Status, command: Command) -> str:
     lawful = sorted(status_name(s) for s, c in _TABLE if c is command)
     return (
-        f"{command.value} needs a session that is {_listed(lawful)}; this one is {status_name(status)}"
+        f"a session must be {_listed(lawful)} to {_WISH[command]}; this one is {status_name(status)}"
         f"{_ADVICE.get(status, '')}"
     )
 

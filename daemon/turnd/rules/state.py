@@ -8,12 +8,13 @@ in `state_calls`; each has its exact error text.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import suppress
 from typing import Final
 
 from google.protobuf.message import Message
 
 from turnd.rules import state_calls as calls
+from turnd.rules import state_history as history
 from turnd.rules import state_turns as turns
 from turnd.rules.event import event_type, payload_of
 from turnd.rules.state_model import (
@@ -48,26 +49,33 @@ def apply(state: SessionState, event: event_pb2.Event) -> SessionState:
     """The state after `event`. Raises Violation, with the rule's text, where it is not lawful (LOG-03).
 
     Events of types that are not known here are accepted in every session that exists, and change nothing but
-    the sequence number (LOG-18).
+    the sequence number (LOG-18). Events of another log come before session/created and are exempt from every rule
+    but the sequence (LOG-22).
     """
     if event.seq != state.seq + 1:
         raise Violation("seq gap")
     field = event.WhichOneof("data")
+    if event.HasField("imported"):
+        if state.created:
+            raise Violation("imported event after session/created")
+        return _remembered(state, event)._replace(seq=event.seq)
     if not state.created and field != "session_created":
         raise Violation("first event is not session/created")
     if field is None:
-        return replace(state, seq=event.seq)
+        return state._replace(seq=event.seq)
     if state.ended and field != "session_reopened":
         raise Violation("session already ended")
     rule = _RULES.get(field, _no_rule)
     after = rule(state, event)
     _check_envelope(state, event)
-    return replace(after, seq=event.seq)
+    return after._replace(seq=event.seq)
 
 
 def position(state: SessionState, payload: Message) -> tuple[int | None, int | None]:
     """Turn and Step that the envelope of an event with this payload carries, markers included."""
     match payload:
+        case event_pb2.SessionCreated():
+            return None, None
         case event_pb2.TurnStart():
             return payload.turn, None
         case event_pb2.StepStart():
@@ -128,6 +136,17 @@ _RULES: Final[dict[str, Rule]] = {
     "child_ended": calls.child_ended,
 }
 """By field of Event.data; what is not here may stand anywhere in a session."""
+
+
+def _remembered(state: SessionState, event: event_pb2.Event) -> SessionState:
+    """What an event of another log leaves open, and the numbers that it has used."""
+    field = event.WhichOneof("data") or ""
+    if field in history.MARKERS:
+        state = history.MARKERS[field](state, event)
+    elif field in history.OPENS_OR_CLOSES:
+        with suppress(Violation):
+            state = _RULES[field](state, event)
+    return history.numbered(state, event)
 
 
 def _check_envelope(state: SessionState, event: event_pb2.Event) -> None:

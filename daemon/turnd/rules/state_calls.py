@@ -43,7 +43,7 @@ def usage(state: SessionState, event: event_pb2.Event) -> SessionState:
         needs_step(state, event)
     if state.open_step is None or event.usage.purpose == common.REQUEST_PURPOSE_TITLE:
         return state
-    return replace(state, step_tokens=state.step_tokens.plus(event.usage.tokens))
+    return state._replace(step_tokens=state.step_tokens.plus(event.usage.tokens))
 
 
 def tool_call(state: SessionState, event: event_pb2.Event) -> SessionState:
@@ -63,8 +63,7 @@ def tool_call(state: SessionState, event: event_pb2.Event) -> SessionState:
         index=call.index,
         step=state.open_step,
     )
-    return replace(
-        state,
+    return state._replace(
         calls=state.calls.set(call.call_id, opened),
         used_call_ids=state.used_call_ids.set(call.call_id, event.seq),
     )
@@ -112,7 +111,7 @@ def tool_result(state: SessionState, event: event_pb2.Event) -> SessionState:
     plan = state.plan
     if plan is not None:
         plan = tuple(replace(i, outcome=outcome) if i.call_id == call.call_id else i for i in plan)
-    return replace(state, calls=state.calls.delete(call.call_id), plan=plan)
+    return state._replace(calls=state.calls.delete(call.call_id), plan=plan)
 
 
 def plan_ready(state: SessionState, event: event_pb2.Event) -> SessionState:
@@ -130,12 +129,12 @@ def plan_ready(state: SessionState, event: event_pb2.Event) -> SessionState:
         if call is not None:
             allowed = item.decision == common.POLICY_ACTION_ALLOW
             calls = calls.set(item.call_id, replace(call, allowed=allowed, approved=allowed))
-    return replace(state, plan=kept + added, calls=calls)
+    return state._replace(plan=kept + added, calls=calls)
 
 
 def plan_applied(state: SessionState, event: event_pb2.Event) -> SessionState:
     needs_step(state, event)
-    return replace(state, plan=None)
+    return state._replace(plan=None)
 
 
 def approval_request(state: SessionState, event: event_pb2.Event) -> SessionState:
@@ -150,7 +149,7 @@ def approval_request(state: SessionState, event: event_pb2.Event) -> SessionStat
     if call is not None:
         state = _with_call(state, replace(call, allowed=False, approved=False))
     opened = OpenRequest(request.request_id, call_id, interactive=False)
-    return replace(state, requests=state.requests.set(request.request_id, opened))
+    return state._replace(requests=state.requests.set(request.request_id, opened))
 
 
 def approval_decided(state: SessionState, event: event_pb2.Event) -> SessionState:
@@ -174,7 +173,7 @@ def approval_decided(state: SessionState, event: event_pb2.Event) -> SessionStat
             else i
             for i in plan
         )
-    return replace(state, requests=state.requests.delete(request.request_id), plan=plan)
+    return state._replace(requests=state.requests.delete(request.request_id), plan=plan)
 
 
 def interactive_request(state: SessionState, event: event_pb2.Event) -> SessionState:
@@ -184,14 +183,14 @@ def interactive_request(state: SessionState, event: event_pb2.Event) -> SessionS
     if request.request_id in state.requests:
         raise Violation("interactive/request id already open")
     opened = OpenRequest(request.request_id, request.call_id, interactive=True)
-    return replace(state, requests=state.requests.set(request.request_id, opened))
+    return state._replace(requests=state.requests.set(request.request_id, opened))
 
 
 def interactive_answered(state: SessionState, event: event_pb2.Event) -> SessionState:
     request = state.requests.get(event.interactive_answered.request_id)
     if request is None or not request.interactive:
         raise Violation("interactive/answered without open interactive/request")
-    return replace(state, requests=state.requests.delete(request.request_id))
+    return state._replace(requests=state.requests.delete(request.request_id))
 
 
 def child_started(state: SessionState, event: event_pb2.Event) -> SessionState:
@@ -203,14 +202,14 @@ def child_started(state: SessionState, event: event_pb2.Event) -> SessionState:
     if started.child in state.children:
         raise Violation("child/started twice")
     opened = OpenChild(started.child, started.call_id)
-    return replace(state, children=state.children.set(started.child, opened))
+    return state._replace(children=state.children.set(started.child, opened))
 
 
 def child_ended(state: SessionState, event: event_pb2.Event) -> SessionState:
     child = event.child_ended.child
     if child not in state.children:
         raise Violation("child/ended without open child/started")
-    return replace(state, children=state.children.delete(child))
+    return state._replace(children=state.children.delete(child))
 
 
 def child_attention(state: SessionState, event: event_pb2.Event) -> SessionState:
@@ -220,9 +219,9 @@ def child_attention(state: SessionState, event: event_pb2.Event) -> SessionState
         interactive = attention.WhichOneof("request") == "interactive"
         asked = attention.interactive.call_id if interactive else attention.approval.item.call_id
         opened = OpenAttention(attention.request_id, asked, tuple(attention.path), interactive)
-        return replace(state, attentions=state.attentions.set(attention.request_id, opened))
+        return state._replace(attentions=state.attentions.set(attention.request_id, opened))
     if attention.state == event_pb2.ATTENTION_STATE_SETTLED and known:
-        return replace(state, attentions=state.attentions.delete(attention.request_id))
+        return state._replace(attentions=state.attentions.delete(attention.request_id))
     return state
 
 
@@ -260,4 +259,4 @@ def _not_stopping(state: SessionState, event: event_pb2.Event) -> None:
 
 
 def _with_call(state: SessionState, call: OpenCall) -> SessionState:
-    return replace(state, calls=state.calls.set(call.call_id, call))
+    return state._replace(calls=state.calls.set(call.call_id, call))

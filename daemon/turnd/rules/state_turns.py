@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from turnd.rules.state_model import SessionState, Tokens, Violation
 from turnd.v1 import event_pb2
 
@@ -12,9 +10,9 @@ def session_created(state: SessionState, event: event_pb2.Event) -> SessionState
     if state.created:
         raise Violation("session/created twice")
     created = event.session_created
-    return replace(
-        state,
+    return state._replace(
         created=True,
+        limit=None,
         parent=created.parent,
         unattended=created.unattended,
         limit_mode=created.profile.bounds.limit_mode,
@@ -26,19 +24,19 @@ def session_changed(state: SessionState, event: event_pb2.Event) -> SessionState
     mode = state.limit_mode
     if changed.HasField("profile"):
         mode = changed.profile.bounds.limit_mode
-    return replace(state, limit_mode=changed.allowance.limit_mode or mode)
+    return state._replace(limit_mode=changed.allowance.limit_mode or mode)
 
 
 def session_ended(state: SessionState, event: event_pb2.Event) -> SessionState:
     if state.open_turn is not None:
         raise Violation("session/ended while turn still open")
-    return replace(state, ended=True)
+    return state._replace(ended=True)
 
 
 def session_reopened(state: SessionState, event: event_pb2.Event) -> SessionState:
     if not state.ended:
         raise Violation("session/reopened without session/ended")
-    return replace(state, ended=False)
+    return state._replace(ended=False)
 
 
 def turn_start(state: SessionState, event: event_pb2.Event) -> SessionState:
@@ -47,7 +45,7 @@ def turn_start(state: SessionState, event: event_pb2.Event) -> SessionState:
     turn = event.turn_start.turn
     if turn != state.next_turn:
         raise Violation(f"turn/start expected turn {state.next_turn}, got {turn}")
-    return replace(state, open_turn=turn, next_step=1, stopping=None, limit=None)
+    return state._replace(open_turn=turn, next_step=1, stopping=None, limit=None)
 
 
 def turn_stopping(state: SessionState, event: event_pb2.Event) -> SessionState:
@@ -57,7 +55,7 @@ def turn_stopping(state: SessionState, event: event_pb2.Event) -> SessionState:
         raise Violation("turn/stopping twice")
     stopping = event.turn_stopping
     limit = stopping.limit.dimension or state.limit
-    return replace(state, stopping=stopping, limit=limit)
+    return state._replace(stopping=stopping, limit=limit)
 
 
 def turn_end(state: SessionState, event: event_pb2.Event) -> SessionState:
@@ -70,7 +68,9 @@ def turn_end(state: SessionState, event: event_pb2.Event) -> SessionState:
         raise Violation("turn/end while step still open")
     if state.stopping is None and not event.synthetic:
         raise Violation("turn/end without turn/stopping")
-    return replace(state, open_turn=None, next_turn=turn + 1, stopping=None, limit=None)
+    # Where a log that breaks the rules was imported, a higher number may have been used.
+    next_turn = max(state.next_turn, turn + 1)
+    return state._replace(open_turn=None, next_turn=next_turn, stopping=None, limit=None)
 
 
 def step_start(state: SessionState, event: event_pb2.Event) -> SessionState:
@@ -85,7 +85,7 @@ def step_start(state: SessionState, event: event_pb2.Event) -> SessionState:
         raise Violation("step/start after turn/stopping")
     if start.step != state.next_step:
         raise Violation(f"step/start expected step {state.next_step}, got {start.step}")
-    return replace(state, open_step=start.step, next_step=start.step + 1, step_tokens=Tokens())
+    return state._replace(open_step=start.step, next_step=start.step + 1, step_tokens=Tokens())
 
 
 def step_end(state: SessionState, event: event_pb2.Event) -> SessionState:
@@ -104,7 +104,7 @@ def step_end(state: SessionState, event: event_pb2.Event) -> SessionState:
         raise Violation("step/end while interactive/request still open")
     if state.children:
         raise Violation("step/end while child/started still open")
-    return replace(state, open_step=None, plan=None, step_tokens=Tokens())
+    return state._replace(open_step=None, plan=None, step_tokens=Tokens())
 
 
 def user_message(state: SessionState, event: event_pb2.Event) -> SessionState:
@@ -121,4 +121,4 @@ def limit_reached(state: SessionState, event: event_pb2.Event) -> SessionState:
     hits = event.limit_reached.hits
     if state.open_turn is None or state.limit is not None or not hits:
         return state
-    return replace(state, limit=hits[0].dimension)
+    return state._replace(limit=hits[0].dimension)

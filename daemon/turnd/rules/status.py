@@ -7,7 +7,6 @@ every event that the rules of the log accept, and is no judge of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Final
 
 import immutables
@@ -20,12 +19,15 @@ __all__ = ["SessionView", "advance", "merged_bounds", "to_session"]
 
 
 def advance(view: SessionView, event: event_pb2.Event) -> SessionView:
-    """The view after `event`."""
+    """The view after `event`. Of what is history only how its last Turn ended is the session's (LOG-22)."""
     kind = event.WhichOneof("data")
+    if event.HasField("imported"):
+        reason = event.turn_end.reason if kind == "turn_end" else view.last_reason
+        return view._replace(last_seq=event.seq, last_reason=reason)
     change = None if kind is None else _CHANGES.get(kind)
     if change is not None:
         view = change(view, event)
-    return replace(view, last_seq=event.seq)
+    return view._replace(last_seq=event.seq)
 
 
 def to_session(view: SessionView, *, descendants_cost_nano_usd: int = 0) -> sessions_pb2.Session:
@@ -69,8 +71,7 @@ def _asked(request: sessions_pb2.OpenRequest) -> tuple[int, str]:
 
 def _session_created(view: SessionView, event: event_pb2.Event) -> SessionView:
     created = event.session_created
-    return replace(
-        view,
+    return view._replace(
         id=event.session,
         status=common.SESSION_STATUS_IDLE,
         title=created.title,
@@ -92,33 +93,32 @@ def _session_created(view: SessionView, event: event_pb2.Event) -> SessionView:
 def _session_changed(view: SessionView, event: event_pb2.Event) -> SessionView:
     changed = event.session_changed
     if changed.HasField("profile"):
-        view = replace(view, profile=changed.profile, bounds=changed.profile.bounds)
+        view = view._replace(profile=changed.profile, bounds=changed.profile.bounds)
     if changed.HasField("allowance"):
-        view = replace(view, bounds=merged_bounds(view.bounds, changed.allowance))
+        view = view._replace(bounds=merged_bounds(view.bounds, changed.allowance))
     if changed.HasField("environment"):
-        view = replace(view, environment=immutables.Map(dict(changed.environment.environment)))
+        view = view._replace(environment=immutables.Map(dict(changed.environment.environment)))
     if changed.HasField("title"):
-        view = replace(view, title=changed.title)
+        view = view._replace(title=changed.title)
     if changed.HasField("plan_mode"):
-        view = replace(view, plan_mode=changed.plan_mode)
+        view = view._replace(plan_mode=changed.plan_mode)
     return view
 
 
 def _session_status(view: SessionView, event: event_pb2.Event) -> SessionView:
-    return replace(view, status=event.session_status.status)
+    return view._replace(status=event.session_status.status)
 
 
 def _session_ended(view: SessionView, event: event_pb2.Event) -> SessionView:
-    return replace(view, status=event.session_ended.status, grants=())
+    return view._replace(status=event.session_ended.status, grants=())
 
 
 def _session_reopened(view: SessionView, event: event_pb2.Event) -> SessionView:
-    return replace(view, status=common.SESSION_STATUS_IDLE, steps_in_opening=0)
+    return view._replace(status=common.SESSION_STATUS_IDLE, steps_in_opening=0)
 
 
 def _turn_start(view: SessionView, event: event_pb2.Event) -> SessionView:
-    return replace(
-        view,
+    return view._replace(
         status=common.SESSION_STATUS_RUNNING,
         turns=view.turns + 1,
         steps_of_turn=0,
@@ -127,12 +127,11 @@ def _turn_start(view: SessionView, event: event_pb2.Event) -> SessionView:
 
 
 def _turn_stopping(view: SessionView, event: event_pb2.Event) -> SessionView:
-    return replace(view, last_cause=event.turn_stopping.cancel.cause)
+    return view._replace(last_cause=event.turn_stopping.cancel.cause)
 
 
 def _turn_end(view: SessionView, event: event_pb2.Event) -> SessionView:
-    return replace(
-        view,
+    return view._replace(
         status=common.SESSION_STATUS_IDLE,
         last_reason=event.turn_end.reason,
         turn_plan_mode=False,
@@ -140,8 +139,7 @@ def _turn_end(view: SessionView, event: event_pb2.Event) -> SessionView:
 
 
 def _step_start(view: SessionView, event: event_pb2.Event) -> SessionView:
-    return replace(
-        view,
+    return view._replace(
         steps=view.steps + 1,
         steps_of_turn=view.steps_of_turn + 1,
         steps_in_opening=view.steps_in_opening + 1,
@@ -149,11 +147,11 @@ def _step_start(view: SessionView, event: event_pb2.Event) -> SessionView:
 
 
 def _step_end(view: SessionView, event: event_pb2.Event) -> SessionView:
-    return replace(view, active_ms=view.active_ms + event.step_end.active_ms)
+    return view._replace(active_ms=view.active_ms + event.step_end.active_ms)
 
 
 def _user_message(view: SessionView, event: event_pb2.Event) -> SessionView:
-    return replace(view, turn_plan_mode=view.turn_plan_mode or event.user_message.plan_mode)
+    return view._replace(turn_plan_mode=view.turn_plan_mode or event.user_message.plan_mode)
 
 
 def _inbox_queued(view: SessionView, event: event_pb2.Event) -> SessionView:
@@ -164,7 +162,7 @@ def _inbox_queued(view: SessionView, event: event_pb2.Event) -> SessionView:
     planned = view.queued_plan_mode
     if queued.plan_mode:
         planned |= {queued.message_id}
-    return replace(view, queue=(*view.queue, message), queued_plan_mode=planned)
+    return view._replace(queue=(*view.queue, message), queued_plan_mode=planned)
 
 
 def _inbox_taken(view: SessionView, event: event_pb2.Event) -> SessionView:
@@ -177,8 +175,7 @@ def _inbox_cleared(view: SessionView, event: event_pb2.Event) -> SessionView:
 
 def _unqueued(view: SessionView, message_ids: Iterable[str]) -> SessionView:
     gone = frozenset(message_ids)
-    return replace(
-        view,
+    return view._replace(
         queue=tuple(message for message in view.queue if message.message_id not in gone),
         queued_plan_mode=view.queued_plan_mode - gone,
     )
@@ -187,28 +184,27 @@ def _unqueued(view: SessionView, message_ids: Iterable[str]) -> SessionView:
 def _agent_request(view: SessionView, event: event_pb2.Event) -> SessionView:
     purpose = event.agent_request.purpose or common.REQUEST_PURPOSE_STEP
     if purpose != common.REQUEST_PURPOSE_TITLE:
-        view = replace(view, requesting=purpose)
+        view = view._replace(requesting=purpose)
     return _one_more_request(view, purpose)
 
 
 def _agent_retry(view: SessionView, event: event_pb2.Event) -> SessionView:
-    return _one_more_request(replace(view, retries=view.retries + 1), view.requesting)
+    return _one_more_request(view._replace(retries=view.retries + 1), view.requesting)
 
 
 def _one_more_request(view: SessionView, purpose: common.RequestPurpose.ValueType) -> SessionView:
     made = view.requests_made
-    return replace(view, requests_made=made.set(purpose, made.get(purpose, 0) + 1))
+    return view._replace(requests_made=made.set(purpose, made.get(purpose, 0) + 1))
 
 
 def _assistant_message(view: SessionView, event: event_pb2.Event) -> SessionView:
     texts = [block.text.text for block in event.assistant_message.blocks if block.HasField("text")]
-    return replace(view, final_text="".join(texts))
+    return view._replace(final_text="".join(texts))
 
 
 def _usage(view: SessionView, event: event_pb2.Event) -> SessionView:
     usage = event.usage
-    return replace(
-        view,
+    return view._replace(
         cost_nano_usd=view.cost_nano_usd + usage.cost_nano_usd,
         tokens=view.tokens.plus(usage.tokens),
     )
@@ -236,7 +232,7 @@ def _approval_decided(view: SessionView, event: event_pb2.Event) -> SessionView:
         and decided.HasField("grant")
     )
     if remembered:
-        view = replace(view, grants=(*view.grants, decided.grant))
+        view = view._replace(grants=(*view.grants, decided.grant))
     return _without_request(view, decided.request_id)
 
 
@@ -259,13 +255,13 @@ def _child_attention(view: SessionView, event: event_pb2.Event) -> SessionView:
 
 
 def _with_request(view: SessionView, request_id: str, request: sessions_pb2.OpenRequest) -> SessionView:
-    return replace(view, open_requests=view.open_requests.set(request_id, request))
+    return view._replace(open_requests=view.open_requests.set(request_id, request))
 
 
 def _without_request(view: SessionView, request_id: str) -> SessionView:
     if request_id not in view.open_requests:
         return view
-    return replace(view, open_requests=view.open_requests.delete(request_id))
+    return view._replace(open_requests=view.open_requests.delete(request_id))
 
 
 _CHANGES: Final[dict[str, Callable[[SessionView, event_pb2.Event], SessionView]]] = {

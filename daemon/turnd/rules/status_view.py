@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import immutables
 
@@ -11,11 +11,10 @@ from turnd.v1 import common_pb2 as common
 from turnd.v1 import sessions_pb2
 
 
-@dataclass(frozen=True, slots=True)
-class SessionView:
+class SessionView(NamedTuple):
     """A session as of its event `last_seq`. Protobuf messages in it are never changed.
 
-    `SessionView()` is that of an empty log.
+    `SessionView()` is that of an empty log. Every event makes a new one: why it is a NamedTuple is in `SessionState`.
     """
 
     id: str = ""
@@ -23,10 +22,10 @@ class SessionView:
     title: str = ""
     cwd: str = ""
     workspace: str = ""
-    profile: common.ProfileSnapshot = field(default_factory=common.ProfileSnapshot)
+    profile: common.ProfileSnapshot = common.ProfileSnapshot()
     parent: str = ""
     depth: int = 0
-    environment: immutables.Map[str, str] = field(default_factory=immutables.Map)
+    environment: immutables.Map[str, str] = immutables.Map()
     sandbox: str = ""
     unenforced: tuple[str, ...] = ()
     created_us: int = 0
@@ -43,19 +42,17 @@ class SessionView:
     """Steps started since session/created or the last session/reopened (LOOP-06)."""
     cost_nano_usd: int = 0
     """Its own, without its descendants'."""
-    tokens: Tokens = field(default_factory=Tokens)
+    tokens: Tokens = Tokens()
     active_ms: int = 0
     """What counts for the wall clock bound, from step/end; milliseconds."""
-    requests_made: immutables.Map[common.RequestPurpose.ValueType, int] = field(
-        default_factory=immutables.Map
-    )
+    requests_made: immutables.Map[common.RequestPurpose.ValueType, int] = immutables.Map()
     """Model requests by purpose, retries included."""
     retries: int = 0
     """Of model requests, in the whole session."""
     requesting: common.RequestPurpose.ValueType = common.REQUEST_PURPOSE_STEP
     """Purpose of the latest request that agent/retry can be about."""
 
-    bounds: common.Bounds = field(default_factory=common.Bounds)
+    bounds: common.Bounds = common.Bounds()
     """In force: the profile's, and what an allowance put in their place."""
     unattended: bool = False
     plan_mode: bool = False
@@ -63,7 +60,7 @@ class SessionView:
     turn_plan_mode: bool = False
     """A message of the open Turn asked for it; holds until that Turn ends."""
 
-    open_requests: immutables.Map[str, sessions_pb2.OpenRequest] = field(default_factory=immutables.Map)
+    open_requests: immutables.Map[str, sessions_pb2.OpenRequest] = immutables.Map()
     """By request id; in a root its descendants' too."""
     queue: tuple[sessions_pb2.QueuedMessage, ...] = ()
     """In the order in which they came."""

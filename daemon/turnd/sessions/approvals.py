@@ -18,6 +18,7 @@ from turnd.rules.policy import PolicyCall, granted
 from turnd.rules.state import Violation
 from turnd.sessions.presence import ALL, Presence
 from turnd.sessions.refusal import CommandRefused, invalid, not_found, not_now
+from turnd.sessions.requests import Answering
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2, sessions_pb2
 from turnd.v1.jsonform import enum_text
@@ -28,15 +29,16 @@ Settlement = event_pb2.ApprovalDecided | event_pb2.InteractiveAnswered
 class Approvals:
     """Implements the port `People`, and the commands Decide and Answer.
 
-    The mutable state: one future and one expiry task for each open request, by request id.
+    The mutable state: one future and one expiry task for each open request, by session and request id: a fork has
+    the ids of the session that it shares a log with.
     """
 
     def __init__(self, log: Log, clock: Clock, presence: Presence) -> None:
         self._log = log
         self._clock = clock
         self._presence = presence
-        self._waiting: dict[str, asyncio.Future[Settlement]] = {}
-        self._expiry: dict[str, asyncio.Task[None]] = {}
+        self._waiting: dict[tuple[str, str], asyncio.Future[Settlement]] = {}
+        self._expiry: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         presence.on_arrival(self._client_arrived)
 
@@ -55,7 +57,7 @@ class Approvals:
         return settled
 
     async def _settlement(self, session: str, request_id: str) -> Settlement:
-        waiting = self._waiting.get(request_id)
+        waiting = self._waiting.get((session, request_id))
         if waiting is not None:
             return await asyncio.shield(waiting)
         found = await self._find_settled(session, request_id)
@@ -64,7 +66,9 @@ class Approvals:
 
     # --- commands ---
 
-    async def decide(self, request: sessions_pb2.DecideRequest) -> event_pb2.ApprovalDecided:
+    async def decide(
+        self, request: sessions_pb2.DecideRequest, answering: Answering[sessions_pb2.DecideResponse]
+    ) -> event_pb2.ApprovalDecided:
         """The first decision on an approval. Raises CommandRefused where another was first."""
         view = self._log.view(request.session)
         opened = view.open_requests.get(request.approval)
@@ -77,12 +81,16 @@ class Approvals:
                 Draft(request.session, other) for other in _equal_ones(view.open_requests.values(), decided)
             ]
         try:
-            await self._log.append(*drafts)
+            await self._log.append(
+                *drafts, answered=answering.by(lambda _: sessions_pb2.DecideResponse(decided=decided))
+            )
         except Violation:
             raise await self._not_open(request.session, request.approval, "approval") from None
         return decided
 
-    async def answer_question(self, request: sessions_pb2.AnswerRequest) -> event_pb2.InteractiveAnswered:
+    async def answer_question(
+        self, request: sessions_pb2.AnswerRequest, answering: Answering[sessions_pb2.AnswerResponse]
+    ) -> event_pb2.InteractiveAnswered:
         """The first answer that fits the output schema; a bad one leaves the question open."""
         opened = self._log.view(request.session).open_requests.get(request.question)
         if opened is None or not opened.HasField("interactive"):
@@ -96,7 +104,10 @@ class Approvals:
             output=request.output,
         )
         try:
-            await self._log.append(Draft(request.session, answered))
+            await self._log.append(
+                Draft(request.session, answered),
+                answered=answering.by(lambda _: sessions_pb2.AnswerResponse(answered=answered)),
+            )
         except Violation:
             raise await self._not_open(request.session, request.question, "question") from None
         return answered
@@ -141,7 +152,7 @@ class Approvals:
                 case "approval_decided" | "interactive_answered":
                     settled = _settlement_in(event)
                     assert settled is not None
-                    self._settled(settled)
+                    self._settled(event.session, settled)
                 case _:
                     pass
 
@@ -151,14 +162,14 @@ class Approvals:
         request_id: str,
         request: event_pb2.ApprovalRequest | event_pb2.InteractiveRequest,
     ) -> None:
-        self._waiting[request_id] = asyncio.get_running_loop().create_future()
-        self._expiry[request_id] = self._spawn(self._expire(session, request))
+        self._waiting[session, request_id] = asyncio.get_running_loop().create_future()
+        self._expiry[session, request_id] = self._spawn(self._expire(session, request))
 
-    def _settled(self, settled: Settlement) -> None:
-        waiting = self._waiting.pop(settled.request_id, None)
+    def _settled(self, session: str, settled: Settlement) -> None:
+        waiting = self._waiting.pop((session, settled.request_id), None)
         if waiting is not None and not waiting.done():
             waiting.set_result(settled)
-        expiry = self._expiry.pop(settled.request_id, None)
+        expiry = self._expiry.pop((session, settled.request_id), None)
         if expiry is not None:
             expiry.cancel()
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Protocol
 
 from turnd.loop.session import LiveSession
-from turnd.ports import Ids, Log, Models, UnknownModel
+from turnd.ports import Ids, Log, Models
 from turnd.rules import bounds, lifecycle
 from turnd.rules.event import Draft
 from turnd.rules.lifecycle import Command
-from turnd.rules.status import SessionView, merged_bounds, to_session
-from turnd.sessions import workspace
+from turnd.rules.status import SessionView, advance, to_session
 from turnd.sessions.approvals import Approvals
+from turnd.sessions.fork import Forking
+from turnd.sessions.importing import Arrived, Importing, parts_of
 from turnd.sessions.live import LiveSessions
 from turnd.sessions.refusal import CommandRefused, invalid, not_now
+from turnd.sessions.requests import Answering, Requests, once
+from turnd.sessions.surroundings import Surroundings
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2, sessions_pb2
 
 DEFAULT_PAGE, LARGEST_PAGE = 100, 500
+_NO_TURN = "no turn is open in this session: there is nothing to cancel"
 
 
 class Archive(Protocol):
@@ -41,6 +45,9 @@ class Archive(Protocol):
     ) -> sessions_pb2.VerifyResponse:
         """Checks a log against every rule."""
 
+    async def receive(self, lines: AsyncIterator[bytes]) -> Arrived:
+        """Reads the log of one session. Raises CommandRefused where the file is something else."""
+
 
 class Outputs(Protocol):
     """The spools of calls."""
@@ -51,22 +58,11 @@ class Outputs(Protocol):
         """What was kept of a call's output, from an offset on. Raises CommandRefused."""
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What new sessions are made under."""
-
-    profiles: Callable[[], tuple[str, Mapping[str, common.ProfileSnapshot]]]
-    """The default profile's name, and all profiles."""
-    environment: Callable[[Mapping[str, str]], dict[str, str]]
-    """Keeps of a client's environment what the allow-list names (TOOL-11)."""
-    sandbox: Callable[[], tuple[str, Sequence[str]]]
-    """The sandbox in force and what it does not enforce."""
-    home: str
-    own_directories: tuple[str, ...]
-
-
 class Commands:
-    """One method for each call of the service Sessions that this version has. Holds no state of its own."""
+    """One method for each call of the service Sessions that this version has. Holds no state of its own.
+
+    Those that change something are carried out `once` for each request id (RPC-04).
+    """
 
     def __init__(
         self,
@@ -78,7 +74,9 @@ class Commands:
         archive: Archive,
         outputs: Outputs,
         surroundings: Surroundings,
+        requests: Requests,
     ) -> None:
+        self._requests = requests
         self._log = log
         self._ids = ids
         self._models = models
@@ -87,14 +85,19 @@ class Commands:
         self._archive = archive
         self._outputs = outputs
         self._surroundings = surroundings
+        self._importing = Importing(log, ids, models, surroundings)
+        self._forking = Forking(log, ids, surroundings)
 
+    @once(sessions_pb2.CreateSessionResponse)
     async def create_session(
-        self, request: sessions_pb2.CreateSessionRequest
+        self,
+        request: sessions_pb2.CreateSessionRequest,
+        answering: Answering[sessions_pb2.CreateSessionResponse],
     ) -> sessions_pb2.CreateSessionResponse:
         """A new, idle session in a directory, under a profile. Raises CommandRefused, LogFailed."""
         around = self._surroundings
-        cwd = workspace.checked(request.cwd, around.home, around.own_directories)
-        profile = self._profile(request)
+        cwd = around.directory(request.cwd)
+        profile = around.profile(self._models, request.profile, request.model, request.bounds)
         sandbox, unenforced = around.sandbox()
         session = self._ids.session()
         created = event_pb2.SessionCreated(
@@ -112,30 +115,11 @@ class Commands:
         await self._log.append(
             Draft(session, created),
             Draft(session, event_pb2.SessionStatusChanged(status=common.SESSION_STATUS_IDLE)),
+            answered=answering.by(
+                lambda events: sessions_pb2.CreateSessionResponse(session=_after(SessionView(), events))
+            ),
         )
         return sessions_pb2.CreateSessionResponse(session=to_session(self._log.view(session)))
-
-    def _profile(self, request: sessions_pb2.CreateSessionRequest) -> common.ProfileSnapshot:
-        default, profiles = self._surroundings.profiles()
-        name = request.profile or default
-        if name not in profiles:
-            known = ", ".join(sorted(profiles))
-            raise invalid("profile", f"there is no profile {name!r}; the configuration has: {known}")
-        profile = common.ProfileSnapshot()
-        profile.CopyFrom(profiles[name])
-        if request.model:
-            profile.model = request.model
-        if not profile.model:
-            raise invalid(
-                "model",
-                f"profile {name!r} names no model: give --model, or set profiles.{name}.model in the configuration",
-            )
-        try:
-            self._models.open(profile.model)
-        except UnknownModel as unknown:
-            raise invalid("model", str(unknown)) from None
-        profile.bounds.CopyFrom(merged_bounds(profile.bounds, request.bounds))
-        return profile
 
     async def list_sessions(
         self, request: sessions_pb2.ListSessionsRequest
@@ -164,8 +148,17 @@ class Commands:
             unenforced=view.unenforced,
         )
 
+    async def _wake(
+        self, request: sessions_pb2.SendMessageRequest, sent: sessions_pb2.SendMessageResponse
+    ) -> None:
+        """A message that a killed daemon has left in the queue waits for its sender, who is here again."""
+        live = await self._session(request.session)
+        if any(queued.message_id == sent.message_id for queued in self._log.view(live.session).queue):
+            live.poke()
+
+    @once(sessions_pb2.SendMessageResponse, _wake)
     async def send_message(
-        self, request: sessions_pb2.SendMessageRequest
+        self, request: sessions_pb2.SendMessageRequest, answering: Answering[sessions_pb2.SendMessageResponse]
     ) -> sessions_pb2.SendMessageResponse:
         """Queues a message durably; an idle session begins a Turn with it, an ended one is reopened."""
         live = await self._session(request.session)
@@ -182,49 +175,78 @@ class Commands:
         drafts = [Draft(live.session, queued)]
         if transition.reopen:
             drafts.insert(0, Draft(live.session, event_pb2.SessionReopened(client=request.client)))
-        events = await self._log.append(*drafts)
-        live.poke()
-        return sessions_pb2.SendMessageResponse(message_id=queued.message_id, seq=events[-1].seq)
 
-    async def clear_queue(self, request: sessions_pb2.ClearQueueRequest) -> sessions_pb2.ClearQueueResponse:
+        def answer(events: Sequence[event_pb2.Event]) -> sessions_pb2.SendMessageResponse:
+            return sessions_pb2.SendMessageResponse(message_id=queued.message_id, seq=events[-1].seq)
+
+        events = await self._log.append(*drafts, answered=answering.by(answer))
+        live.poke()
+        return answer(events)
+
+    @once(sessions_pb2.ClearQueueResponse)
+    async def clear_queue(
+        self, request: sessions_pb2.ClearQueueRequest, answering: Answering[sessions_pb2.ClearQueueResponse]
+    ) -> sessions_pb2.ClearQueueResponse:
         """Takes messages out of the queue that no Turn has taken yet."""
         live = await self._session(request.session)
         _transition(self._log.view(live.session), Command.CLEAR_QUEUE)
-        cleared = await self._clear(live.session, request.client, set(request.message_ids))
-        return sessions_pb2.ClearQueueResponse(message_ids=cleared)
+        drafts, cleared = self._clearing(live.session, request.client, set(request.message_ids))
+        answer = sessions_pb2.ClearQueueResponse(message_ids=cleared)
+        await self._log.append(*drafts, answered=answering.by(lambda _: answer))
+        return answer
 
-    async def decide(self, request: sessions_pb2.DecideRequest) -> sessions_pb2.DecideResponse:
+    @once(sessions_pb2.DecideResponse)
+    async def decide(
+        self, request: sessions_pb2.DecideRequest, answering: Answering[sessions_pb2.DecideResponse]
+    ) -> sessions_pb2.DecideResponse:
         """The first decision on an approval wins (GATE-07)."""
         request.session = await self._loaded(request.session)
-        return sessions_pb2.DecideResponse(decided=await self._approvals.decide(request))
+        return sessions_pb2.DecideResponse(decided=await self._approvals.decide(request, answering))
 
-    async def answer(self, request: sessions_pb2.AnswerRequest) -> sessions_pb2.AnswerResponse:
+    @once(sessions_pb2.AnswerResponse)
+    async def answer(
+        self, request: sessions_pb2.AnswerRequest, answering: Answering[sessions_pb2.AnswerResponse]
+    ) -> sessions_pb2.AnswerResponse:
         """The first answer that fits wins."""
         request.session = await self._loaded(request.session)
-        return sessions_pb2.AnswerResponse(answered=await self._approvals.answer_question(request))
+        return sessions_pb2.AnswerResponse(answered=await self._approvals.answer_question(request, answering))
 
-    async def cancel(self, request: sessions_pb2.CancelRequest) -> sessions_pb2.CancelResponse:
+    @once(sessions_pb2.CancelResponse)
+    async def cancel(
+        self, request: sessions_pb2.CancelRequest, answering: Answering[sessions_pb2.CancelResponse]
+    ) -> sessions_pb2.CancelResponse:
         """Stops the open Turn and all that it started; returns once it is closed (LOOP-07)."""
         live = await self._session(request.session)
         _transition(self._log.view(live.session), Command.CANCEL)
         turn = self._log.state(live.session).open_turn
-        if not request.keep_queue:
-            await self._clear(live.session, request.client)
-        if not await live.cancel(common.CANCEL_CAUSE_USER, request.client) or turn is None:
-            raise not_now("no turn is open in this session: there is nothing to cancel")
-        return sessions_pb2.CancelResponse(turn=turn)
+        if turn is None:
+            raise not_now(_NO_TURN)
+        answer = sessions_pb2.CancelResponse(turn=turn)
+        drafts = [] if request.keep_queue else self._clearing(live.session, request.client)[0]
+        answered = answering.by(lambda _: answer)
+        if not await live.cancel(common.CANCEL_CAUSE_USER, request.client, drafts, answered):
+            raise not_now(_NO_TURN)
+        return answer
 
+    @once(sessions_pb2.CloseSessionResponse)
     async def close_session(
-        self, request: sessions_pb2.CloseSessionRequest
+        self,
+        request: sessions_pb2.CloseSessionRequest,
+        answering: Answering[sessions_pb2.CloseSessionResponse],
     ) -> sessions_pb2.CloseSessionResponse:
         """Ends the session; a Turn that is open is cancelled first."""
         live = await self._session(request.session)
         transition = _transition(self._log.view(live.session), Command.CLOSE)
-        await self._clear(live.session, request.client)
+        drafts, _ = self._clearing(live.session, request.client)
+        await self._log.append(*drafts)
         await live.cancel(common.CANCEL_CAUSE_USER, request.client)
         await live.idle()
         if not self._log.state(live.session).ended:
-            await live.end(transition.next_status)
+
+            def answer(events: Sequence[event_pb2.Event]) -> sessions_pb2.CloseSessionResponse:
+                return sessions_pb2.CloseSessionResponse(session=_after(self._log.view(live.session), events))
+
+            await live.end(transition.next_status, answering.by(answer))
         return sessions_pb2.CloseSessionResponse(session=to_session(self._log.view(live.session)))
 
     async def read_output(
@@ -247,6 +269,23 @@ class Commands:
         """Checks a log, stored or as JSON Lines, against every rule (LOG-17)."""
         return await self._archive.verify(requests)
 
+    async def import_session(
+        self, requests: AsyncIterator[sessions_pb2.ImportRequest]
+    ) -> sessions_pb2.ImportResponse:
+        """A new session with the history of a file (LOG-17, LOG-22). Sent again it is told by its first part."""
+        start, lines = await parts_of(requests)
+        arrived = await self._archive.receive(lines)
+        return await self._requests.once(
+            start, sessions_pb2.ImportResponse, functools.partial(self._importing.run, start, arrived)
+        )
+
+    @once(sessions_pb2.ForkResponse)
+    async def fork(
+        self, request: sessions_pb2.ForkRequest, answering: Answering[sessions_pb2.ForkResponse]
+    ) -> sessions_pb2.ForkResponse:
+        """A new session with the log of another up to a seq as its history."""
+        return await self._forking.run(await self._loaded(request.session), request, answering)
+
     async def _loaded(self, prefix: str) -> str:
         session = await self._archive.resolve(prefix)
         await self._log.load(session)
@@ -255,12 +294,18 @@ class Commands:
     async def _session(self, prefix: str) -> LiveSession:
         return await self._live.get(await self._archive.resolve(prefix))
 
-    async def _clear(self, session: str, client: str, only: set[str] | None = None) -> list[str]:
+    def _clearing(
+        self, session: str, client: str, only: set[str] | None = None
+    ) -> tuple[list[Draft], list[str]]:
         queued = [m.message_id for m in self._log.view(session).queue]
         cleared = [message_id for message_id in queued if not only or message_id in only]
-        if cleared:
-            await self._log.append(Draft(session, event_pb2.InboxCleared(message_ids=cleared, client=client)))
-        return cleared
+        event = event_pb2.InboxCleared(message_ids=cleared, client=client)
+        return [Draft(session, event)] if cleared else [], cleared
+
+
+def _after(view: SessionView, events: Sequence[event_pb2.Event]) -> sessions_pb2.Session:
+    """The session after events of its log, which are not accepted yet."""
+    return to_session(functools.reduce(advance, events, view))
 
 
 def _transition(view: SessionView, command: Command) -> lifecycle.Transition:

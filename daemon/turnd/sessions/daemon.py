@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from turnd.sessions.housekeeping import Housekeeping
 from turnd.sessions.live import LiveSessions
 from turnd.v1 import daemon_pb2
 
@@ -57,6 +58,8 @@ class DaemonCommands:
         sandbox: Sandbox,
         stop: Callable[[float | None], None],
         draining: Callable[[], bool],
+        reload: Callable[[], Sequence[str]],
+        housekeeping: Housekeeping,
     ) -> None:
         self._about = about
         self._live = live
@@ -64,6 +67,8 @@ class DaemonCommands:
         self._sandbox = sandbox
         self._stop = stop
         self._draining = draining
+        self._reload = reload
+        self._housekeeping = housekeeping
 
     async def status(self, request: daemon_pb2.StatusRequest) -> daemon_pb2.StatusResponse:
         """The handshake: whoever gets this answer talks to a living daemon."""
@@ -88,3 +93,15 @@ class DaemonCommands:
         running = self._live.running
         self._stop(request.grace_ms / 1000 if request.HasField("grace_ms") else None)
         return daemon_pb2.DrainResponse(running=running)
+
+    async def reload(self, request: daemon_pb2.ReloadRequest) -> daemon_pb2.ReloadResponse:
+        """The configuration is read again; a wrong one is refused whole, and the old one stays in force."""
+        return daemon_pb2.ReloadResponse(changed=self._reload())
+
+    async def gc(self, request: daemon_pb2.GcRequest) -> daemon_pb2.GcResponse:
+        """What of the daemon's files is not needed any more; removes it where that is asked for."""
+        return await self._housekeeping.gc(request)
+
+    async def doctor(self, request: daemon_pb2.DoctorRequest) -> daemon_pb2.DoctorResponse:
+        """Whether the daemon's files are in order."""
+        return await self._housekeeping.doctor(request)

@@ -27,6 +27,17 @@ class LiveSessions:
             live = self._sessions[session] = LiveSession(self._world, self._settings, session)
         return live
 
+    async def forget(self, session: str) -> bool:
+        """Lets go of a session that does nothing, and of its providers; False where it is at work."""
+        live = self._sessions.get(session)
+        if live is None:
+            return True
+        if live.busy:
+            return False
+        del self._sessions[session]
+        await live.stop()
+        return True
+
     def committed(self, events: Sequence[event_pb2.Event]) -> None:
         """Tells each session in memory what was committed of it, before whoever appended it goes on."""
         for event in events:

@@ -135,6 +135,10 @@ class Tail:
                 through = feed.head if caught_up else there_at_first
                 if cursor < through:
                     page = feed.after(cursor, through) or await self._read(session, cursor, through)
+                    if not page:
+                        # What was there has been removed since, with the sessions that it was of.
+                        cursor = position = through
+                        continue
                     for part in _parts(page):
                         cursor = part[-1].position if session is None else part[-1].seq
                         position = part[-1].position
@@ -156,9 +160,11 @@ class Tail:
 
     async def _read(self, session: str | None, after: int, through: int) -> Sequence[StoredEvent]:
         if session is None:
-            page = await self._source.blobs_of_all(after, through)
-        else:
-            page = await self._source.blobs(session, after, through)
+            return await self._source.blobs_of_all(after, through)
+        page = await self._source.blobs(session, after, through)
+        if not page:
+            # Removed meanwhile: this raises UnknownSession.
+            await self._source.head(session)
         assert page, f"events from {after + 1} to {through} were committed and are not on disk"
         return page
 

@@ -34,20 +34,33 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """A client's command and its answer, stored with the events that carry it out (RPC-04)."""
+
+    request_id: str
+    method: str
+    digest: bytes
+    answer: bytes
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """The events of one append, which are committed together or not at all."""
+    """What one append stores, which is committed together or not at all."""
 
     entries: Sequence[Entry]
     changes: Sequence[Change]
+    request: Request | None
+    """The command that the append answers."""
     commitment: bool
     """It must survive a power cut (LOG-12)."""
     size: int
-    """Bytes of all blobs."""
+    """Bytes of all blobs and of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The batch is committed; its events have contiguous positions from the first one on."""
+    """The batch is committed; its events, if it has any, have contiguous positions from the first one on."""
 
     first_position: int
 

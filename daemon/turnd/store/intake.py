@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from turnd.ports import Clock, LogFailed
+from turnd.ports import AnsweredRequest, Clock, LogFailed
 from turnd.rules.event import Draft
 from turnd.rules.state import is_commitment
 from turnd.store.admission import Admission
-from turnd.store.batch import Batch, Change, Entry, Failed, Outcome, Stored
+from turnd.store.batch import Batch, Change, Entry, Failed, Outcome, Request, Stored
 from turnd.store.live import Folded, Live
 from turnd.v1 import event_pb2
 
@@ -90,7 +90,9 @@ class Intake:
         if live is not None and not live.in_flight:
             del self._live[session]
 
-    def accept(self, drafts: Sequence[Draft]) -> asyncio.Future[list[event_pb2.Event]]:
+    def accept(
+        self, drafts: Sequence[Draft], answered: AnsweredRequest | None = None
+    ) -> asyncio.Future[list[event_pb2.Event]]:
         """Checks all drafts, and only then changes anything; the future is done when they are committed.
 
         Raises Violation, SessionNotLoaded, LogFailed.
@@ -112,8 +114,9 @@ class Intake:
             commitment = commitment or is_commitment(before.state, event)
             entries.append(Entry(keys[session], event, event.SerializeToString()))
         done: asyncio.Future[list[event_pb2.Event]] = asyncio.get_running_loop().create_future()
-        if entries:
-            self._send(entries, after, keys, commitment, done)
+        request = None if answered is None else _answer(answered, entries, now_us)
+        if entries or request is not None:
+            self._send(entries, after, keys, commitment, request, done)
         else:
             done.set_result([])
         return done
@@ -158,7 +161,8 @@ class Intake:
         live = self._live.get(draft.session)
         if live is not None:
             return live.accepted, live.key
-        if not isinstance(draft.payload, event_pb2.SessionCreated):
+        # What a session goes on from comes before its session/created.
+        if not isinstance(draft.payload, event_pb2.SessionCreated | event_pb2.Event):
             raise SessionNotLoaded(f"session {draft.session} must be loaded before it is appended to")
         return Folded(), next(self._keys)
 
@@ -168,6 +172,7 @@ class Intake:
         after: Mapping[str, Folded],
         keys: Mapping[str, int],
         commitment: bool,
+        request: Request | None,
         done: asyncio.Future[list[event_pb2.Event]],
     ) -> None:
         last_time = {entry.key: entry.event.time.ToMicroseconds() for entry in entries}
@@ -183,7 +188,8 @@ class Intake:
             live.accepted = folded
             live.in_flight += 1
             parts.append(_Part(live, live.generation, folded))
-        batch = Batch(entries, changes, commitment, sum(len(entry.blob) for entry in entries))
+        size = sum(len(entry.blob) for entry in entries) + (0 if request is None else len(request.answer))
+        batch = Batch(entries, changes, request, commitment, size)
         self._pending.append(_Pending(batch, done, parts))
         self._admission.enter(batch.size)
         self._submit(batch)
@@ -208,3 +214,8 @@ class Intake:
                 del self._live[part.folded.view.id]
             else:
                 live.accepted = live.durable
+
+
+def _answer(answered: AnsweredRequest, entries: Sequence[Entry], now_us: int) -> Request:
+    answer = answered.answer([entry.event for entry in entries])
+    return Request(answered.request_id, answered.method, answered.digest, answer, now_us)

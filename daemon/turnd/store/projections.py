@@ -21,7 +21,9 @@ _DECISIONS: Final = {
 
 
 def write_event_rows(connection: sqlite3.Connection, position: int, key: int, event: event_pb2.Event) -> None:
-    """Writes what one event means for the ledger, the plan items and the producers."""
+    """Writes what one event means for the ledger, the plan items and the producers; history means nothing."""
+    if event.HasField("imported"):
+        return
     match event.WhichOneof("data"):
         case "usage":
             _usage(connection, position, key, event)

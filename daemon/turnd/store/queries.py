@@ -53,5 +53,6 @@ TOTALS: Final = """
     SELECT tree.root, sum(cost_nano_usd), sum(input_tokens), sum(output_tokens)
     FROM tree JOIN sessions USING (id) GROUP BY tree.root
 """
+ANSWER: Final = "SELECT method, digest, answer FROM requests WHERE request_id = ?"
 LAST_KEY: Final = "SELECT coalesce(max(key), 0) FROM sessions"
 COUNT: Final = "SELECT count(*) FROM sessions"

@@ -10,6 +10,7 @@ from typing import Final, Self
 
 import aiosqlite
 
+from turnd.ports import StoredAnswer
 from turnd.store import queries
 from turnd.store.schema import read_only_uri
 
@@ -114,6 +115,11 @@ class Reader:
         """What each of these sessions spent with its descendants; nothing for one that does not exist."""
         rows = await self._connection.execute_fetchall(queries.TOTALS, (json.dumps(list(sessions)),))
         return {row[0]: Totals(row[1], row[2], row[3]) for row in rows}
+
+    async def answer(self, request_id: str) -> StoredAnswer | None:
+        """What was answered to a client's command."""
+        rows = await self._connection.execute_fetchall(queries.ANSWER, (request_id,))
+        return next((StoredAnswer(*row) for row in rows), None)
 
     async def count(self) -> int:
         """How many sessions there are."""

@@ -4,15 +4,41 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 VERSION: Final = 1
+APPLICATION_ID: Final = 0x7475726E
+"""`turn`, in the file's header: by it a file of turnd's is told from any other database."""
 BUSY_TIMEOUT_MS: Final = 5000
 """How long a transaction waits for someone else who writes into the file, which nobody should."""
+PAGE_BYTES: Final = 4096
+"""Of the pages of a new file."""
+NEW: Final = -1
+"""What `version_of` says of a file without anything in it."""
+_FORMATS: Final = slice(18, 20)
+"""Where the header of a file has the versions of its format, for writing and for reading."""
+_WITNESS: Final = b"CREATE TABLE usage_ledger"
+_WITNESS_BYTES: Final = 64 * 2**10
+"""How far into the file its schema is looked for, where the header is damaged."""
 
-_TABLES: Final = """
+EVENTS: Final = """
+CREATE TABLE events (
+    position INTEGER PRIMARY KEY,
+    session INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    event BLOB NOT NULL
+);
+CREATE UNIQUE INDEX events_of_session ON events (session, seq);
+"""
+"""The truth. Its rows are never changed and never deleted."""
+
+DERIVED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "sessions": """
 CREATE TABLE sessions (
     key INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
@@ -32,13 +58,8 @@ CREATE TABLE sessions (
 );
 CREATE INDEX sessions_unsettled ON sessions (depth, key) WHERE unsettled;
 CREATE INDEX sessions_of_parent ON sessions (parent) WHERE parent <> '';
-CREATE TABLE events (
-    position INTEGER PRIMARY KEY,
-    session INTEGER NOT NULL,
-    seq INTEGER NOT NULL,
-    event BLOB NOT NULL
-);
-CREATE UNIQUE INDEX events_of_session ON events (session, seq);
+""",
+        "usage_ledger": """
 CREATE TABLE usage_ledger (
     position INTEGER PRIMARY KEY,
     session INTEGER NOT NULL,
@@ -58,6 +79,8 @@ CREATE TABLE usage_ledger (
     unpriced INTEGER NOT NULL
 );
 CREATE INDEX usage_of_session ON usage_ledger (session);
+""",
+        "plan_items": """
 CREATE TABLE plan_items (
     session INTEGER NOT NULL,
     call_id TEXT NOT NULL,
@@ -75,6 +98,8 @@ CREATE TABLE plan_items (
     outcome TEXT NOT NULL,
     PRIMARY KEY (session, call_id)
 ) WITHOUT ROWID;
+""",
+        "producers": """
 CREATE TABLE producers (
     session INTEGER NOT NULL,
     kind TEXT NOT NULL,
@@ -83,6 +108,14 @@ CREATE TABLE producers (
     first_seq INTEGER NOT NULL,
     PRIMARY KEY (session, kind, name, version)
 ) WITHOUT ROWID;
+""",
+    }
+)
+"""What the events say, by table; each can be dropped and derived anew."""
+
+OWN: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "requests": """
 CREATE TABLE requests (
     request_id TEXT PRIMARY KEY,
     method TEXT NOT NULL,
@@ -91,7 +124,10 @@ CREATE TABLE requests (
     at_us INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX requests_by_age ON requests (at_us);
-"""
+""",
+    }
+)
+"""What stands beside the events and cannot be derived from them."""
 
 
 class SchemaTooNew(Exception):
@@ -114,26 +150,59 @@ class NotALog(Exception):
         )
 
 
+class Damaged(Exception):
+    """The file is turnd's, and something in it cannot be read or is missing; the message says what (LOG-16)."""
+
+
 def open_for_writing(path: Path) -> sqlite3.Connection:
     """The writer's connection, the file made where there is none. It belongs to the calling thread.
 
-    Checkpoints and `synchronous` are the writer's to choose. Raises SchemaTooNew, NotALog, sqlite3.Error.
+    Checkpoints and `synchronous` are the writer's to choose. Raises SchemaTooNew, NotALog, Damaged,
+    sqlite3.Error; ValueError for an older file, which `opening.open_file` migrates.
     """
-    _create_private(path)
-    version = _version_untouched(path)
+    if not path.exists() or version_of(path) == NEW:
+        _make(path)
+    version = version_of(path)
+    if version != VERSION:
+        raise ValueError(f"{path} has schema version {version}, and must be migrated to {VERSION} first")
     connection = sqlite3.connect(path, isolation_level=None, cached_statements=256)
     try:
         connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
-        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        if mode != "wal":
-            raise sqlite3.OperationalError(f"{path} cannot be used in WAL mode here, only as {mode}")
-        if version == 0:
-            connection.executescript(f"BEGIN IMMEDIATE;{_TABLES}PRAGMA user_version = {VERSION};COMMIT;")
+        _require_wal_mode(connection, path)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _make(path: Path) -> None:
+    """Makes a log without events, whole or not at all.
+
+    What a kill leaves half made lies under another name: under its own, its rollback journal would be in the way of
+    every later start, which looks at the file before it writes.
+    """
+    half = path.with_name(f"{path.name}.new")
+    for ending in ("", "-journal", "-wal", "-shm"):
+        half.with_name(half.name + ending).unlink(missing_ok=True)
+    create_private(half)
+    with closing(sqlite3.connect(half, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        connection.executescript(f"BEGIN IMMEDIATE;{tables()}{stamp()}COMMIT;")
+        _require_wal_mode(connection, half)
+    for ending in ("-journal", "-wal", "-shm"):
+        left = path.with_name(path.name + ending)
+        if left.exists():
+            # It would be applied to the new file. It says nothing: the old file is empty, or there is none.
+            left.replace(left.with_name(f"{left.name}.orphan"))
+    half.replace(path)
+    sync_directory(path.parent)
+
+
+def _require_wal_mode(connection: sqlite3.Connection, path: Path) -> None:
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise sqlite3.OperationalError(f"{path} cannot be used in WAL mode here, only as {mode}")
 
 
 def read_only_uri(path: Path) -> str:
@@ -141,33 +210,73 @@ def read_only_uri(path: Path) -> str:
     return f"{path.absolute().as_uri()}?mode=ro"
 
 
-def _create_private(path: Path) -> None:
+def tables() -> str:
+    """The statements that make every table of this version."""
+    return EVENTS + "".join(DERIVED.values()) + "".join(OWN.values())
+
+
+def stamp() -> str:
+    """The statements that say whose file it is, and in which version."""
+    return f"PRAGMA application_id = {APPLICATION_ID};PRAGMA user_version = {VERSION};"
+
+
+def create_private(path: Path) -> None:
+    """Makes an empty file that nobody else can read, unless it is there."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         return
     # The name must survive a power cut as surely as the first commitment in the file does.
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes the names in it survive a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(directory)
+        os.fsync(descriptor)
     finally:
-        os.close(directory)
+        os.close(descriptor)
 
 
-def _version_untouched(path: Path) -> int:
-    """The file's version, read without changing a byte: closing an ordinary connection would checkpoint."""
+def version_of(path: Path) -> int:
+    """The file's version, or NEW; read without changing a byte: closing an ordinary connection would checkpoint.
+
+    Raises SchemaTooNew, NotALog, Damaged, and sqlite3.OperationalError where it cannot be opened.
+    """
     if path.stat().st_size == 0:
-        return 0
+        return NEW
     with closing(sqlite3.connect(read_only_uri(path), uri=True)) as connection:
         try:
+            (application,) = connection.execute("PRAGMA application_id").fetchone()
             (version,) = connection.execute("PRAGMA user_version").fetchone()
-            (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            rows = connection.execute("SELECT name FROM sqlite_schema").fetchall()
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise
+            if is_ours(path):
+                raise Damaged(str(error)) from None
             raise NotALog(path, str(error)) from None
+    names = {name for (name,) in rows}
+    # SQLite takes a format that it does not know for one that it may not write, and says so at the first commit only.
+    with path.open("rb") as file:
+        formats = file.read(_FORMATS.stop)[_FORMATS]
+    if not set(formats) <= {1, 2}:
+        raise Damaged(f"its header names the file formats {formats[0]} and {formats[1]}, expected 1 or 2")
+    if application == 0 and version == 0 and not names:
+        return NEW
+    # Before files were stamped, version 1 was told by its tables.
+    if application != APPLICATION_ID and not (
+        application == 0 and version and {"events", "sessions"} <= names
+    ):
+        raise NotALog(path, f"a database with application id {application:#x} and schema version {version}")
     if version > VERSION:
         raise SchemaTooNew(path, version)
-    if version == 0 and tables:
-        raise NotALog(path, "a database without turnd's schema version")
     return int(version)
+
+
+def is_ours(path: Path) -> bool:
+    """The file was turnd's before it was damaged: its stamp or its tables are still to be seen."""
+    with path.open("rb") as file:
+        start = file.read(_WITNESS_BYTES)
+    return start[68:72] == APPLICATION_ID.to_bytes(4, "big") or _WITNESS in start

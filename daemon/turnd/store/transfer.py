@@ -1,9 +1,10 @@
-"""A session's log as JSON Lines: out of the store without loss, and judged by the log's own rules (LOG-17)."""
+"""A session's log as JSON Lines: out of the store and in again without loss, and judged by the log's own rules
+(LOG-17)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from turnd.ports import Log
@@ -18,6 +19,9 @@ MAX_FAULTS: Final = 1000
 """Faults that are kept; the others are counted."""
 MAX_SESSIONS: Final = 10_000
 """Sessions that one file may hold; events of further ones are faults."""
+MAX_IMPORTED_EVENTS: Final = 100_000
+MAX_IMPORTED_BYTES: Final = 64 * 2**20
+"""Of the events as they are stored. An import is one transaction, which is in memory until it is committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +83,20 @@ async def verify_stored(log: Log, session: str) -> Report:
     return verifier.finish()
 
 
-class Verifier:
-    """Checks a log piece by piece, in memory that does not grow with it.
+class Lines:
+    """Cuts a file that comes in pieces into its lines, and reads each as an event.
 
-    After a fault it goes on with the next event, as if what is missing had been there, so that one fault hides
-    no other; some faults are consequences of an earlier one.
+    `take` gets each line's number, from 1, with its event or with why it is none.
     """
 
-    def __init__(self) -> None:
-        self._states: dict[str, SessionState] = {}
-        self._faults: list[Fault] = []
-        self._count = _Count()
+    def __init__(self, take: Callable[[int, event_pb2.Event | NotAnEvent], None]) -> None:
+        self._take = take
+        self._number = 0
         self._rest: list[bytes] = []
         self._rest_bytes = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Takes the next bytes of a file of JSON Lines."""
+        """Takes the next bytes of the file."""
         *lines, rest = chunk.split(b"\n")
         for line in lines:
             self._line(b"".join((*self._rest, line)))
@@ -102,6 +104,41 @@ class Verifier:
         if self._rest_bytes <= MAX_LINE_BYTES:
             self._rest.append(rest)
         self._rest_bytes += len(rest)
+
+    def finish(self) -> None:
+        """The file ends here."""
+        if self._rest_bytes:
+            self._line(b"".join(self._rest), cut=True)
+
+    def _line(self, line: bytes, *, cut: bool = False) -> None:
+        self._number += 1
+        if line.strip():
+            self._take(self._number, _event_of(line, cut=cut))
+
+
+@dataclass(frozen=True, slots=True)
+class NotAnEvent:
+    """What is wrong with a line that is not the JSON form of an event."""
+
+    problem: str
+
+
+class Verifier:
+    """Checks a log piece by piece, in memory that does not grow with it.
+
+    After a fault it goes on with the next event, as if what is missing had been there, so that one fault hides
+    no other, not even of the same event; some faults are consequences of an earlier one.
+    """
+
+    def __init__(self) -> None:
+        self._lines = Lines(self._line)
+        self._states: dict[str, SessionState] = {}
+        self._faults: list[Fault] = []
+        self._count = _Count()
+
+    def feed(self, chunk: bytes) -> None:
+        """Takes the next bytes of a file of JSON Lines."""
+        self._lines.feed(chunk)
 
     def check(self, event: event_pb2.Event, line: int = 0) -> None:
         """Takes the next event."""
@@ -112,38 +149,28 @@ class Verifier:
             self._fault(line, session, event.seq, f"more than {MAX_SESSIONS} sessions in one file")
             return
         before = before or SessionState()
+        if event.seq != before.seq + 1:
+            self._fault(line, session, event.seq, "seq gap")
+            before = before._replace(seq=event.seq - 1)
         try:
             self._states[session] = apply(before, event)
         except Violation as violation:
             self._fault(line, session, event.seq, violation.text)
-            self._states[session] = _past(before, event)
+            self._states[session] = before._replace(seq=event.seq)
 
     def finish(self) -> Report:
         """What was found; the log ends here."""
-        if self._rest_bytes:
-            self._line(b"".join(self._rest), cut=True)
+        self._lines.finish()
         still_open = any(state.open_turn is not None for state in self._states.values())
         return Report(
             self._count.events, tuple(self._states), tuple(self._faults), self._count.faults, still_open
         )
 
-    def _line(self, line: bytes, *, cut: bool = False) -> None:
-        self._count.lines += 1
-        number = self._count.lines
-        if not line.strip():
-            return
-        if len(line) > MAX_LINE_BYTES:
-            self._fault(number, "", 0, f"line of more than {MAX_LINE_BYTES} bytes")
-            return
-        try:
-            event = event_from_json(line.decode())
-        except UnicodeDecodeError as error:
-            self._fault(number, "", 0, f"not UTF-8 at byte {error.start} of the line")
-        except JsonFormError as error:
-            where = "the file ends in the middle of this line: " if cut and not error.field else ""
-            self._fault(number, "", 0, f"{where}{error}")
+    def _line(self, line: int, found: event_pb2.Event | NotAnEvent) -> None:
+        if isinstance(found, NotAnEvent):
+            self._fault(line, "", 0, found.problem)
         else:
-            self.check(event, number)
+            self.check(found, line)
 
     def _fault(self, line: int, session: str, seq: int, message: str) -> None:
         self._count.faults += 1
@@ -153,16 +180,63 @@ class Verifier:
 
 @dataclass(slots=True)
 class _Count:
-    lines: int = 0
     events: int = 0
     faults: int = 0
 
 
-def _past(before: SessionState, event: event_pb2.Event) -> SessionState:
-    """The state to go on with after a fault: with the event where only its number was wrong, else without it."""
-    if event.seq <= before.seq:
-        return before
+class NotImportable(Exception):
+    """The file is not the log of one session; nothing of it was imported."""
+
+
+class Arrival:
+    """Collects the events of a file that is to be imported, and what is wrong with them.
+
+    A rule that is broken is a fault, and its event history all the same. A line that is no event, a second
+    session, and more than a session can be imported with are refused (NotImportable).
+    """
+
+    def __init__(self) -> None:
+        self._lines = Lines(self._line)
+        self._verifier = Verifier()
+        self._events: list[event_pb2.Event] = []
+        self._bytes = 0
+
+    def feed(self, chunk: bytes) -> None:
+        """Takes the next bytes of the file. Raises NotImportable."""
+        self._lines.feed(chunk)
+
+    def finish(self) -> tuple[Sequence[event_pb2.Event], Report]:
+        """All events in the order of the file, and what a check of them found. Raises NotImportable."""
+        self._lines.finish()
+        if not self._events:
+            raise NotImportable("the file has no events in it")
+        return self._events, self._verifier.finish()
+
+    def _line(self, line: int, found: event_pb2.Event | NotAnEvent) -> None:
+        if isinstance(found, NotAnEvent):
+            raise NotImportable(f"line {line} is no event of a log: {found.problem}")
+        if self._events and found.session != self._events[0].session:
+            raise NotImportable(
+                f"line {line} is of another session, {found.session!r}, than those before, "
+                f"{self._events[0].session!r}: put the lines of each session into a file of its own"
+            )
+        self._bytes += found.ByteSize()
+        if len(self._events) == MAX_IMPORTED_EVENTS or self._bytes > MAX_IMPORTED_BYTES:
+            raise NotImportable(
+                f"line {line} is beyond what one import takes: {MAX_IMPORTED_EVENTS} events, "
+                f"{MAX_IMPORTED_BYTES} bytes of them as they are stored"
+            )
+        self._verifier.check(found, line)
+        self._events.append(found)
+
+
+def _event_of(line: bytes, *, cut: bool) -> event_pb2.Event | NotAnEvent:
+    if len(line) > MAX_LINE_BYTES:
+        return NotAnEvent(f"line of more than {MAX_LINE_BYTES} bytes")
     try:
-        return apply(replace(before, seq=event.seq - 1), event)
-    except Violation:
-        return replace(before, seq=event.seq)
+        return event_from_json(line.decode())
+    except UnicodeDecodeError as error:
+        return NotAnEvent(f"not UTF-8 at byte {error.start} of the line")
+    except JsonFormError as error:
+        where = "the file ends in the middle of this line: " if cut and not error.field else ""
+        return NotAnEvent(f"{where}{error}")

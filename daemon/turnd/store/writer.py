@@ -11,23 +11,27 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from turnd.store.batch import Batch, Change, Failed, Outcome, Stored
+from turnd.store.batch import Batch, Change, Failed, Outcome, Request, Stored
+from turnd.store.health import WalWatch
 from turnd.store.projections import write_event_rows, write_session_row
-from turnd.store.schema import BUSY_TIMEOUT_MS, open_for_writing
+from turnd.store.schema import BUSY_TIMEOUT_MS, PAGE_BYTES, open_for_writing
 
 MAX_BATCHES_IN_TRANSACTION: Final = 1024
 MAX_BYTES_IN_TRANSACTION: Final = 8 * 2**20
 CHECKPOINT_BYTES: Final = 4 * 2**20
 """About how much is written into the WAL between two checkpoints."""
-LARGE_WAL_BYTES: Final = 256 * 2**20
-"""A WAL of this size is worth a warning: a reader keeps a transaction open."""
 IDLE_S: Final = 1.0
-"""Without work for so long, the WAL is emptied."""
+"""Without work for so long, the WAL is emptied and old requests are forgotten."""
+ANSWERS_KEPT_US: Final = 7 * 86400 * 1_000_000
+"""How long a request id that was answered is known (RPC-04), counted back from the newest request."""
+MAX_FORGOTTEN: Final = 1000
+"""Requests that are forgotten at one time."""
 _TRANSACTION_BYTES: Final = 32 * 2**10
 """What a transaction costs in the WAL beside its events: pages of tables and indexes."""
 
@@ -41,16 +45,30 @@ class Superseded(Exception):
     """An earlier append of the same session failed, so that this one would leave a gap."""
 
 
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """Something else than appending that is done in a transaction of its own, between those of the batches."""
+
+    work: Callable[[sqlite3.Connection], None]
+    done: Future[None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    """The last thing that is queued."""
+
+
 class Writer:
     """Commits batches in the order in which they are submitted.
 
     The queue has no bound of its own: whoever submits admits no more than a stated number (see `EventLog`).
     """
 
-    def __init__(self, path: Path, report: Report) -> None:
+    def __init__(self, path: Path, report: Report, wal: WalWatch) -> None:
         self._path = path
         self._report = report
-        self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._wal = wal
+        self._queue: queue.SimpleQueue[Batch | Errand | _Stop] = queue.SimpleQueue()
         self._opened: Future[int] = Future()
         self.ended: Future[None] = Future()
         """Done when the thread is; nothing that was submitted is left open by a thread that ends well."""
@@ -65,9 +83,18 @@ class Writer:
         """Queues a batch; its outcome is reported."""
         self._queue.put(batch)
 
+    def run(self, work: Callable[[sqlite3.Connection], None]) -> Future[None]:
+        """Queues work that changes rows, in one transaction behind what is queued; the future gives its exception.
+
+        It must keep events contiguous for whoever is in memory, and leave the last position in the file.
+        """
+        errand = Errand(work, Future())
+        self._queue.put(errand)
+        return errand.done
+
     def stop(self) -> Future[None]:
         """Ends the thread after what is queued, the WAL emptied and the file closed."""
-        self._queue.put(None)
+        self._queue.put(_Stop())
         return self.ended
 
     def join(self) -> None:
@@ -85,44 +112,51 @@ class Writer:
         self._position: int = last
         self._grade = ""
         self._since_checkpoint = 0
+        self._newest_request_us = 0
         self._opened.set_result(last)
         try:
             self._serve()
         finally:
             self._connection.close()
+            self._refuse_errands()
             self.ended.set_result(None)
 
     def _serve(self) -> None:
         while True:
             try:
-                first = self._queue.get(timeout=IDLE_S if self._since_checkpoint else None)
+                first = self._queue.get(
+                    timeout=IDLE_S if self._since_checkpoint or self._wal.problem else None
+                )
             except queue.Empty:
+                self._forget_requests()
                 self._checkpoint("TRUNCATE")
                 continue
-            batches, more = self._drain(first)
+            batches, then = self._drain(first)
             if batches:
                 self._report(self._commit(batches))
-                if self._since_checkpoint > CHECKPOINT_BYTES:
-                    self._checkpoint("PASSIVE")
-            if not more:
+            if isinstance(then, Errand):
+                self._do(then)
+            if self._since_checkpoint > CHECKPOINT_BYTES:
+                self._checkpoint("PASSIVE")
+            if isinstance(then, _Stop):
                 self._checkpoint("TRUNCATE")
                 return
 
-    def _drain(self, first: Batch | None) -> tuple[list[Batch], bool]:
-        """What is queued now, up to the bounds of a transaction; False after the last batch ever."""
+    def _drain(self, first: Batch | Errand | _Stop) -> tuple[list[Batch], Errand | _Stop | None]:
+        """What is queued now, up to the bounds of a transaction, and what has to be done behind it."""
         batches: list[Batch] = []
         size = 0
-        batch = first
-        while batch is not None:
-            batches.append(batch)
-            size += batch.size
+        item = first
+        while isinstance(item, Batch):
+            batches.append(item)
+            size += item.size
             if len(batches) == MAX_BATCHES_IN_TRANSACTION or size > MAX_BYTES_IN_TRANSACTION:
-                return batches, True
+                return batches, None
             try:
-                batch = self._queue.get_nowait()
+                item = self._queue.get_nowait()
             except queue.Empty:
-                return batches, True
-        return batches, False
+                return batches, None
+        return batches, item
 
     def _commit(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Together if possible; else each alone, so that one bad batch does not fail the others (LOG-14)."""
@@ -141,8 +175,9 @@ class Writer:
 
     def _failed(self, error: Exception) -> Failed:
         log.error("log_commit_failed", error=str(error), kind=type(error).__name__)
-        # On a full disk this can give room back: the WAL is used again from its beginning.
-        self._checkpoint("PASSIVE")
+        # A commit whose sync failed is whole in the WAL, and a start after a kill would take it for one that stands:
+        # the WAL is cut. On a full disk this can give room back as well.
+        self._checkpoint("TRUNCATE")
         return Failed(error)
 
     def _transaction(self, batches: Sequence[Batch]) -> Sequence[Stored]:
@@ -167,6 +202,8 @@ class Writer:
             self._roll_back()
             raise
         self._position = position
+        requests = [batch.request.at_us for batch in batches if batch.request is not None]
+        self._newest_request_us = max(requests, default=self._newest_request_us)
         return stored
 
     def _insert(self, batch: Batch, position: int) -> int:
@@ -177,7 +214,42 @@ class Writer:
             rows.append((position, entry.key, entry.event.seq, entry.blob))
             write_event_rows(connection, position, entry.key, entry.event)
         connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
+        if batch.request is not None:
+            _write_request(connection, batch.request)
         return position
+
+    def _do(self, errand: Errand) -> None:
+        if not errand.done.set_running_or_notify_cancel():
+            return
+        self._since_checkpoint += _TRANSACTION_BYTES
+        try:
+            self._set_grade("FULL")
+            self._connection.execute("BEGIN IMMEDIATE")
+            errand.work(self._connection)
+            self._connection.execute("COMMIT")
+        except Exception as error:  # noqa: BLE001 - it goes to whoever asked for the work
+            self._roll_back()
+            errand.done.set_exception(error)
+        else:
+            errand.done.set_result(None)
+
+    def _refuse_errands(self) -> None:
+        """Nobody does what is still queued, and whoever waits for it is told."""
+        while not self._queue.empty():
+            left = self._queue.get_nowait()
+            if isinstance(left, Errand) and left.done.set_running_or_notify_cancel():
+                left.done.set_exception(sqlite3.ProgrammingError("the log is closed"))
+
+    def _forget_requests(self) -> None:
+        """Some of the answers that are older than they are kept; the others when there is nothing to do again."""
+        try:
+            self._connection.execute(
+                "DELETE FROM requests WHERE request_id IN "
+                "(SELECT request_id FROM requests WHERE at_us < ? ORDER BY at_us LIMIT ?)",
+                (self._newest_request_us - ANSWERS_KEPT_US, MAX_FORGOTTEN),
+            )
+        except sqlite3.Error as error:
+            log.warning("log_requests_not_forgotten", error=str(error))
 
     def _require_seq(self, change: Change, earlier: Change | None) -> None:
         if earlier is not None:
@@ -213,13 +285,18 @@ class Writer:
             # A reader that keeps its transaction open must not keep the writer waiting (LOG-10).
             self._connection.execute("PRAGMA busy_timeout = 0")
             try:
-                self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+                busy, frames, moved = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
             finally:
                 self._connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-            size = self._path.with_name(f"{self._path.name}-wal").stat().st_size
-        except (sqlite3.Error, OSError) as error:
+        except sqlite3.Error as error:
             log.warning("log_checkpoint_failed", error=str(error))
-            size = 0
+        else:
+            self._wal.checkpointed(frames * PAGE_BYTES, whole=not busy and frames == moved)
         self._since_checkpoint = 0
-        if size > LARGE_WAL_BYTES:
-            log.warning("log_wal_large", bytes=size)
+
+
+def _write_request(connection: sqlite3.Connection, request: Request) -> None:
+    connection.execute(
+        "INSERT INTO requests VALUES (?, ?, ?, ?, ?)",
+        (request.request_id, request.method, request.digest, request.answer, request.at_us),
+    )

@@ -79,6 +79,17 @@ class SpoolWriter:
                 _total_path(self._path).write_text(str(self.total), encoding="ascii")
 
 
+@dataclass(frozen=True, slots=True)
+class SpoolDirectory:
+    """The spooled output of one session."""
+
+    name: str
+    path: Path
+    bytes: int
+    written_us: int
+    """When something in it was written last, in microseconds since the epoch."""
+
+
 class Spool:
     """All spooled output. `root` is a directory of the daemon's own."""
 
@@ -105,12 +116,41 @@ class Spool:
             raise NoSpool(f"session {session} has no spooled output of call {call_id}") from error
         return SpoolPage(data, min(offset, size), size, _total(path, size))
 
+    def directories(self) -> list[SpoolDirectory]:
+        """What there is of all sessions; reads the directories."""
+        try:
+            entries = sorted(self._root.iterdir())
+        except FileNotFoundError:
+            return []
+        return [_measured(entry) for entry in entries if entry.is_dir() and not entry.is_symlink()]
+
+    def remove_directory(self, name: str) -> None:
+        """Removes the output that is in one directory, if it is there. Raises OSError where that fails."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._root / name)
+
     def remove(self, session: str) -> None:
         """Removes all output of a session."""
         shutil.rmtree(self._root / _name(session), ignore_errors=True)
 
     def _path(self, session: str, call_id: str) -> Path:
         return self._root / _name(session) / _name(call_id)
+
+
+def directory_name(session: str) -> str:
+    """The name of the directory that has a session's output."""
+    return _name(session)
+
+
+def _measured(directory: Path) -> SpoolDirectory:
+    size, written_ns = 0, directory.stat().st_mtime_ns
+    for file in directory.iterdir():
+        # It can be gone by now: a session goes on while it is looked at.
+        with contextlib.suppress(FileNotFoundError):
+            found = file.lstat()
+            size += found.st_size
+            written_ns = max(written_ns, found.st_mtime_ns)
+    return SpoolDirectory(directory.name, directory, size, written_ns // 1000)
 
 
 def _name(text: str) -> str:

@@ -44,7 +44,7 @@ _FIELDS: Final = event_pb2.Event.DESCRIPTOR.oneofs_by_name["data"].fields
 _TYPE_OF_FIELD: Final = {field.name: field.name.replace("_", "/", 1) for field in _FIELDS}
 _FIELD_OF_TYPE: Final = {name: field for field, name in _TYPE_OF_FIELD.items()}
 _ENVELOPE: Final = plan_of(event_pb2.Event.DESCRIPTOR).by_name
-_PLAIN: Final = ("session", "seq", "time", "turn", "step", "synthetic", "producer")
+_PLAIN: Final = ("session", "seq", "time", "turn", "step", "synthetic", "producer", "imported")
 _REQUIRED: Final = ("session", "seq", "type")
 
 
@@ -78,6 +78,8 @@ def event_to_json(event: event_pb2.Event) -> str:
         parts.append('"synthetic": true')
     if event.HasField("producer"):
         parts.append(f'"producer": {object_text(event.producer)}')
+    if event.HasField("imported"):
+        parts.append(f'"imported": {object_text(event.imported)}')
     return one_line("{" + ", ".join(parts + rest) + "}")
 
 

@@ -1,0 +1,1 @@
+"""What turnd costs, as ratios to floors that the same run measures."""

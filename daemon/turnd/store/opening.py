@@ -1,0 +1,174 @@
+"""What a start does before anybody uses the file: migrates it, recovers it, derives what is missing beside its events.
+
+A daemon that stops in order leaves no WAL: the last connection that is closed removes it. A WAL that is there says
+that the last one was killed, that the power went, or that another process is just reading; then a check is due, and
+`turnd.db.unchecked` says so until one has run to its end (LOG-16).
+
+Only what can be seen at once is looked at here, so that a start does not take the longer the longer the log is: the
+header, the schema, the WAL, the table of sessions and whether each row of it agrees with the last event, and the
+events of those sessions that a repair is about to append to.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from turnd.store.damage import finish_interrupted, recover, suspicion
+from turnd.store.migrate import migrate
+from turnd.store.rebuild import Progress, Rebuilt, is_shaped, rebuild
+from turnd.store.schema import (
+    APPLICATION_ID,
+    DERIVED,
+    NEW,
+    OWN,
+    VERSION,
+    Damaged,
+    NotALog,
+    create_private,
+    is_ours,
+    open_for_writing,
+    version_of,
+)
+from turnd.store.walfile import holds_more, read_wal, wal_of
+from turnd.v1 import event_pb2
+
+log = structlog.get_logger(__name__)
+
+_STALE = """
+    SELECT (SELECT count(*) FROM sessions
+            WHERE last_seq IS NOT (SELECT max(seq) FROM events WHERE session = key))
+        OR (SELECT coalesce(max(session), 0) FROM events) > (SELECT coalesce(max(key), 0) FROM sessions)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What was found and done. `notes` are for whoever runs the daemon: damage, what was kept of it and what lost."""
+
+    unclean: bool
+    """A daemon did not stop in order, and the file has not been checked since."""
+    notes: Sequence[str]
+
+
+def open_file(path: Path, now_us: Callable[[], int]) -> Opened:
+    """Makes the file one that this turnd can use; a new one is left for the writer to make.
+
+    Raises SchemaTooNew and NotALog, which leave it untouched; MigrationFailed, which leaves it as it was; OSError
+    or sqlite3.Error where it cannot be opened, or there is no room to recover it.
+    """
+    notes: list[str] = []
+    finished = finish_interrupted(path)
+    if finished:
+        notes.append(finished)
+        log.error("log_recovered", problem=finished)
+    if not path.exists() or path.stat().st_size == 0:
+        return Opened(unclean=False, notes=notes)
+    reason = _why_not_sound(path, now_us, notes)
+    if reason:
+        if not is_ours(path):
+            raise NotALog(path, reason)
+        log.error("log_damaged", problem=reason)
+        recovery = recover(path, reason, now_us(), _told("log_recovery"))
+        notes.append(str(recovery))
+        log.error("log_recovered", problem=str(recovery))
+    return Opened(_unchecked(path).exists(), notes)
+
+
+def checked(path: Path) -> None:
+    """The check that was due has run to its end, whatever it found."""
+    _unchecked(path).unlink(missing_ok=True)
+
+
+def rebuild_file(path: Path, now_us: Callable[[], int], progress: Progress) -> tuple[Sequence[str], Rebuilt]:
+    """Opens the file as a start does, and derives every table beside the events anew; the notes, and what differed.
+
+    The caller holds the log. Raises what `open_file` does.
+    """
+    found = open_file(path, now_us)
+    with closing(open_for_writing(path)) as connection:
+        return found.notes, rebuild(connection, progress)
+
+
+def _unchecked(path: Path) -> Path:
+    return path.with_name(f"{path.name}.unchecked")
+
+
+def _why_not_sound(path: Path, now_us: Callable[[], int], notes: list[str]) -> str:
+    """Migrates and derives what it takes, and notes it; what is wrong with the file, or an empty text."""
+    killed = wal_of(path).exists()
+    try:
+        # First of all: a newer file is not touched, whatever else there is to say of it.
+        version = version_of(path)
+        if version == NEW:
+            return ""
+        if killed:
+            create_private(_unchecked(path))
+        if suspicion(path):
+            return suspicion(path)
+        if holds_more(path) and read_wal(wal_of(path)).lost:
+            return "the WAL is garbled, with committed transactions behind that place"
+        if version < VERSION:
+            backup = migrate(path, version, now_us(), _told("log_migration"))
+            log.warning("log_migrated", from_version=version, to_version=VERSION, backup=str(backup))
+        with closing(open_for_writing(path)) as connection:
+            _derive_what_is_missing(connection, notes)
+            _require_readable(connection)
+    except Damaged as damaged:
+        return str(damaged)
+    except sqlite3.DatabaseError as error:
+        # Subclasses say what the machine cannot do just now; the class itself, that the file is not as it should be.
+        if type(error) is not sqlite3.DatabaseError:
+            raise
+        return str(error)
+    return ""
+
+
+def _derive_what_is_missing(connection: sqlite3.Connection, notes: list[str]) -> None:
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    if not {"events", "events_of_session"} <= tables:
+        raise Damaged("the table of events or its index is missing")
+    for table in OWN.keys() - tables:
+        log.warning("log_table_made", table=table)
+        connection.executescript(f"BEGIN IMMEDIATE;{OWN[table]}COMMIT;")
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    if application != APPLICATION_ID:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    wrong = [table for table in DERIVED if not is_shaped(connection, table)]
+    if not wrong and connection.execute(_STALE).fetchone() == (0,):
+        return
+    rebuilt = rebuild(connection, _told("log_rebuild"))
+    differed = "; ".join(str(difference) for difference in rebuilt.differences)
+    note = f"tables of the log were not what its events say, and have been derived anew: {differed}"
+    notes.append(note)
+    log.error("log_tables_derived_anew", problem=note)
+
+
+def _require_readable(connection: sqlite3.Connection) -> None:
+    """The end of the log, and the sessions that a repair appends to, must be whole. Raises Damaged."""
+    connection.execute("SELECT event FROM events ORDER BY position DESC LIMIT 1").fetchone()
+    # Every lookup goes through this table, and it is small.
+    faults = [line for (line,) in connection.execute("PRAGMA integrity_check(sessions)") if line != "ok"]
+    if faults:
+        raise Damaged(f"the table of sessions: {faults[0]}")
+    for (key,) in connection.execute("SELECT key FROM sessions WHERE unsettled").fetchall():
+        rows = connection.execute("SELECT seq, event FROM events WHERE session = ? ORDER BY seq", (key,))
+        for expected, (seq, blob) in enumerate(rows, 1):
+            if seq != expected:
+                raise Damaged(f"event {expected} of the session with key {key} is missing")
+            try:
+                event = event_pb2.Event.FromString(blob)
+            except (DecodeError, TypeError) as error:
+                raise Damaged(f"event {seq} of the session with key {key} cannot be read: {error}") from None
+            if event.seq != seq:
+                raise Damaged(f"event {seq} of the session with key {key} says that it is {event.seq}")
+
+
+def _told(what: str) -> Callable[[int, int], None]:
+    return lambda done, total: log.info(what, done=done, events=total)
