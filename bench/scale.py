@@ -29,10 +29,10 @@ FEW_SESSIONS: Final = 20
 
 FULL: Final = Scale(
     rounds=3,
-    ordinary_events=4000,
-    commitment_events=500,
+    ordinary_events=2000,
+    commitment_events=300,
     long_session=10_000,
-    measured_turns=5,
+    measured_turns=4,
     sessions=2000,
 )
 QUICK: Final = Scale(

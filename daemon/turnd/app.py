@@ -182,6 +182,7 @@ class App:
             self.request_stop,
             lambda: self.stop_requested,
             self._reload_for_client,
+            self._log.problems,
             Housekeeping(upkeep, self._live, self._clock, self._requests),
         )
         tail = Tail(self._log, TAIL_BYTES)

@@ -446,8 +446,27 @@ async def test_a_prompt_ends_when_somebody_else_answers(daemon: RunningDaemon) -
     await daemon.client.decide(
         sessions[0].id, request.approval.request_id, approve=False, reason="by another"
     )
-    await terminal.shows("denied by test: by another")
+    await terminal.shows("[d]iff again: \n  r_")
+    await terminal.shows("denied by test: by another\n")
     assert await terminal.end() == 0
+
+
+async def test_of_two_open_approvals_the_prompt_names_one(daemon: RunningDaemon) -> None:
+    two = {
+        "stream": [
+            {"tool": "write_file", "input": {"path": f"{name}.txt", "content": name}} for name in ("b", "c")
+        ]
+    }
+    terminal = daemon.start_terminal("run", "go", "--model", daemon.replay(two, DONE))
+    await terminal.shows("(1 of 2 open) [y]es")
+    sessions = [session async for session in daemon.client.list_sessions()]
+    first, second = (request.approval.request_id for request in sessions[0].open_requests)
+    await daemon.client.decide(sessions[0].id, first, approve=False)
+    await terminal.shows(f"  {first} denied by test\n")
+    await terminal.shows(f"approval r_..{second[-4:]} [y]es")
+    terminal.type("y\n")
+    assert await terminal.end() == 0
+    assert [path.name for path in daemon.workspace.iterdir()] == ["c.txt"]
 
 
 # --- other commands -----------------------------------------------------------------------------------------
@@ -480,6 +499,109 @@ async def test_lists_and_states_have_their_fields(daemon: RunningDaemon) -> None
     unknown = await daemon.turn("show", "zzz")
     assert (unknown.code, unknown.stdout) == (1, "")
     assert "zzz" in unknown.stderr
+
+
+async def test_lists_say_what_is_in_them_for_people() -> None:
+    async with running_daemon() as daemon:
+        assert (await daemon.turn("ls")).stdout == "no sessions\n"
+        prompt = "\n  Fix the \x1btest\u202e of\tthis\nand more"
+        done = await daemon.turn("run", prompt, "--model", daemon.replay(DONE), "--plan", "--unattended")
+        assert "completed: 1 step, " in done.stderr
+        header, row = (await daemon.turn("ls")).lines
+        assert header.split() == ["ID", "CREATED", "STATUS", "COST", "WAITING", "DIRECTORY", "TITLE"]
+        assert row.endswith("  Fix the test of this")
+        assert row.index(str(daemon.workspace)) == header.index("DIRECTORY")
+        shown = (await daemon.turn("show", row.split()[0])).stdout
+        for words in (
+            "plan mode    tools",
+            "unattended   what",
+            "1, 1 step, ",
+            "not enforced ",
+            ", see turn status",
+        ):
+            assert words in shown, shown
+        long = await daemon.turn("run", "x" * 100, "--model", daemon.replay(DONE), "--json")
+        assert long.json_lines[0]["data"]["title"] == "x" * 57 + "..."
+
+
+@pytest.mark.req("A09")
+async def test_show_says_what_a_wider_scope_would_remember(daemon: RunningDaemon) -> None:
+    session = await daemon.client.create_session(str(daemon.workspace), model=daemon.replay(WRITE, DONE))
+    await daemon.client.send_message(session.id, "go")
+    await asked(daemon, session.id)
+    shown = await daemon.turn("show", session.id)
+    assert "  --scope session would remember: workspace.write_file with a.txt\n" in shown.stdout
+    await daemon.client.close_session(session.id)
+
+
+async def test_files_that_cannot_be_used_are_told_in_one_line(daemon: RunningDaemon) -> None:
+    session = await daemon.client.create_session(str(daemon.workspace), model=daemon.replay(DONE))
+    missing = daemon.base / "missing" / "x"
+    done = await daemon.turn("export", session.id, "-o", str(missing))
+    assert done.code == 1
+    assert done.stderr == (
+        f"error: {missing}: No such file or directory; check the path: the directory of a file must be there\n"
+    )
+    kept = daemon.base / "kept"
+    kept.write_text("as it was")
+    assert (await daemon.turn("export", "nope", "-o", str(kept))).code == 1
+    assert kept.read_text() == "as it was"
+    unreadable = await daemon.turn("log", "verify", "/proc/self/mem")
+    assert (unreadable.code, unreadable.stderr) == (1, "error: /proc/self/mem: Input/output error\n")
+
+
+@pytest.mark.parametrize("given", ["", "\n", " \n\n"])
+async def test_what_has_no_event_is_no_log(daemon: RunningDaemon, given: str) -> None:
+    done = await daemon.turn("log", "verify", "-", stdin=given)
+    assert (done.code, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: ")
+    verdict = await daemon.turn("log", "verify", "-", "--json", stdin=given)
+    assert (verdict.code, verdict.json_lines[0]["ok"]) == (1, False)
+
+
+async def test_a_changed_configuration_is_read_when_it_is_asked_for() -> None:
+    async with running_daemon() as daemon:
+        pid = daemon.pid
+        assert (await daemon.turn("reload")).stdout == "nothing changed\n"
+        daemon.configure("[profiles.careful]\nmax_turns = 7\n")
+        reloaded = (await daemon.turn("reload", "--json")).json_lines[0]
+        assert reloaded["reloaded"] is True
+        assert reloaded["changed"]
+        session = await daemon.client.create_session(
+            str(daemon.workspace), profile="careful", model=daemon.replay(DONE)
+        )
+        assert (await daemon.client.get_session(session.id)).bounds.max_turns == 7
+        daemon.configure("[profiles.careful\n")
+        wrong = await daemon.turn("reload")
+        assert (wrong.code, wrong.stdout) == (1, "")
+        assert "config.toml" in wrong.stderr
+        assert (await daemon.client.status()).pid == pid
+        await daemon.stop()
+        absent = await daemon.turn("reload", "--json")
+        assert (absent.code, absent.json_lines) == (0, [{"reloaded": False, "changed": []}])
+
+
+@pytest.mark.req("OPS-05")
+async def test_a_daemon_that_goes_away_is_told_on_a_line_of_its_own() -> None:
+    async with running_daemon() as daemon:
+        session = await daemon.client.create_session(str(daemon.workspace), model=daemon.replay(SLOW))
+        terminal = daemon.start_terminal("attach", session.id)
+        await daemon.client.send_message(session.id, "go")
+        await terminal.shows("xxxx")
+        await daemon.kill()
+        await terminal.shows("x\nturn: the daemon went away; waiting for it\n")
+        await daemon.start()
+        await terminal.shows("= turn 0 interrupted")
+        await daemon.client.close_session(session.id)
+        assert await terminal.end() == 0
+
+
+async def test_a_cursor_is_called_as_on_the_command_line(daemon: RunningDaemon) -> None:
+    session = await daemon.client.create_session(str(daemon.workspace), model=daemon.replay(DONE))
+    done = await daemon.turn("attach", session.id, "--after", "9999")
+    assert done.code == 1
+    assert done.stderr.startswith("error: --after: ")
+    assert "after_seq" not in done.stderr
 
 
 async def test_send_log_follow_cancel_close(daemon: RunningDaemon) -> None:
@@ -655,5 +777,19 @@ async def test_the_demo_asks_where_somebody_sits_and_fails_when_denied() -> None
         await terminal.shows("approved by turn demo")
         await terminal.shows("[y]es")
         terminal.type("n\n")
-        await terminal.shows("missing:")
+        await terminal.shows(
+            "You denied the run of the tests, so the demo ends here; the edit that you approved"
+        )
+        assert await terminal.end() == 1
+        assert "expect" not in terminal.screen
+        assert "missing" not in terminal.screen
+
+
+async def test_the_demo_ends_in_a_sentence_when_the_edit_is_denied() -> None:
+    async with prepared_daemon() as daemon:
+        terminal = daemon.start_terminal("demo", "--remove")
+        await terminal.shows("[y]es")
+        terminal.type("n\n")
+        await terminal.shows("denied by turn demo")
+        await terminal.shows("You denied the edit, so the demo ends here; nothing was changed.")
         assert await terminal.end() == 1

@@ -108,7 +108,7 @@ async def test_a_file_that_is_no_log_is_refused_with_its_line(tmp_path: Path) ->
         assert done.code == 1
         assert "line 1 is no event of a log" in done.stderr
         assert "nothing was imported" in done.stderr
-        assert (await daemon.turn("ls")).stdout == ""
+        assert (await daemon.turn("ls", "--json")).stdout == ""
 
 
 @pytest.mark.req("LOG-22", "S05")

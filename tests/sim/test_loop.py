@@ -14,7 +14,7 @@ from tests.sim.world import Sim, SimTool, spec, transcript
 from turnd.hooks.subscriber import Observed
 from turnd.ports import At, Invocation, ToolFailure, ToolOutcome
 from turnd.rules.history import History
-from turnd.rules.policy import Policy, PolicyCall, Verdict
+from turnd.rules.policy import Match, Policy, PolicyCall, PolicyRule, Verdict
 from turnd.v1 import common_pb2 as common
 from turnd.v1.jsonform import enum_text
 
@@ -479,7 +479,7 @@ async def test_all_hooks_of_a_step_fire_in_the_order_of_its_lines(tmp_path: Path
     ]
 
 
-@pytest.mark.req("LOG-14", "LOOP-13")
+@pytest.mark.req("LOG-14")
 async def test_a_fault_of_a_tool_adapter_ends_the_turn_and_is_said(tmp_path: Path) -> None:
     def broken(call: Invocation) -> ToolOutcome:
         raise RuntimeError("a bug")
@@ -561,3 +561,167 @@ async def test_plan_mode_offers_no_mutations_and_runs_none_that_is_called_anyway
     assert sim.of(live, "tool/result")[0].category == common.TOOL_ERROR_CATEGORY_DENIED
     assert not sim.people.asked
     assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_COMPLETED
+
+
+ASK_READS = Policy(
+    [
+        PolicyRule("ask", "here", Match.of(tool=["read", "ask"]), common.POLICY_ACTION_ASK),
+        PolicyRule("no", "here", Match.of(tool=["look"]), common.POLICY_ACTION_DENY),
+    ]
+)
+
+
+@pytest.mark.req("GATE-04")
+async def test_what_mutates_nothing_is_prechecked_and_ask_is_denied_with_a_warning(tmp_path: Path) -> None:
+    look = SimTool(spec("look"))
+    sim = Sim([READ, look, ASK], policy=ASK_READS)
+    asked = calls(("read", {"name": "r"}), ("look", {"name": "l"}), ("ask", {"name": "q"}))
+    live = await sim.session(transcript(tmp_path, asked, DONE))
+    await sim.turn(live)
+    assert sim.tools.started == []
+    assert sim.of(live, "interactive/request") == []
+    denied = common.TOOL_ERROR_CATEGORY_DENIED
+    assert [result.category for result in sim.of(live, "tool/result")] == [denied] * 3
+    ids = {call.tool: call.call_id for call in sim.of(live, "tool/call")}
+    warned = [(warning.call_id, warning.rule) for warning in sim.of(live, "policy/warning")]
+    assert warned == [(ids["read"], "ask"), (ids["ask"], "ask")], "a plain deny is no downgrade"
+
+
+@pytest.mark.req("SCHED-05")
+async def test_the_second_question_is_asked_after_the_first_was_answered(tmp_path: Path) -> None:
+    sim = Sim([ASK])
+    live = await sim.session(
+        transcript(tmp_path, calls(("ask", {"name": "a"}), ("ask", {"name": "b"})), DONE)
+    )
+    await sim.turn(live)
+    one = ["interactive/request", "interactive/answered", "tool/result"]
+    assert [t for t in sim.types(live) if t in one] == one * 2
+
+
+@pytest.mark.req("LOOP-03")
+@pytest.mark.parametrize("arguments", ['{"name": "t"}', "{}[]"], ids=["valid", "invalid"])
+async def test_a_terminal_call_waits_for_those_before_it_and_those_after_it_never_start(
+    tmp_path: Path, arguments: str
+) -> None:
+    safe = common.ConcurrencySpec(safe=True)
+    report = spec("report", common.TOOL_KIND_RESOURCE, terminates_turn=True, concurrency=safe)
+    put = spec("put", common.TOOL_KIND_RESOURCE, concurrency=safe)
+    sim = Sim([SimTool(put, hold=True), SimTool(report)], policy=GrantingPolicy({"put", "report"}))
+    stream = [
+        {"tool": "put", "input": {"name": "before"}},
+        {"tool": "report", "arguments": arguments},
+        {"tool": "put", "input": {"name": "after"}},
+    ]
+    live = await sim.session(transcript(tmp_path, {"stream": stream}, DONE))
+    await sim.send(live, "go")
+    await asyncio.wait_for(sim.tools.until_running(1), 10)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert sim.tools.started == ["before"]
+    sim.tools.release("before")
+    await asyncio.wait_for(live.idle(), 10)
+    assert "after" not in sim.tools.started
+    assert sim.tools.started == (["before", "t"] if arguments != "{}[]" else ["before"])
+
+
+@pytest.mark.req("LOOP-06")
+async def test_session_end_fires_when_a_session_is_closed(tmp_path: Path) -> None:
+    seen: list[str] = []
+    points = [common.HOOK_POINT_SESSION_START, common.HOOK_POINT_SESSION_END]
+    sim = Sim([], subscribers=[Watch(point, seen) for point in points])
+    live = await sim.session(transcript(tmp_path, DONE))
+    await sim.turn(live)
+    await live.end(common.SESSION_STATUS_COMPLETED)
+    assert seen == ["session-start", "session-end"]
+    assert sim.types(live)[-1] == "session/ended"
+
+
+@pytest.mark.req("BOUND-01", "BOUND-02")
+async def test_steering_does_not_walk_past_a_bound(tmp_path: Path) -> None:
+    sim = Sim([])
+    slow = {"stream": [{"text": "first"}], "chunk": 1, "delay_s": 1}
+    live = await sim.session(
+        transcript(tmp_path, slow, DONE | {"expect": {"tools": False}}), bounds=common.Bounds(max_turns=1)
+    )
+    await sim.send(live, "go")
+    while not sim.of(live, "agent/request"):
+        await asyncio.sleep(0)
+    await sim.send(live, "and faster", common.DELIVERY_NEXT_STEP)
+    await asyncio.wait_for(live.idle(), 10)
+    assert sim.log.view(live.session).status == common.SESSION_STATUS_ERROR_MAX_TURNS
+    assert len(sim.log.view(live.session).queue) == 1, "steering stays queued in the final Step"
+
+
+@pytest.mark.req("BOUND-02")
+async def test_the_request_of_the_final_step_is_tried_once(tmp_path: Path) -> None:
+    sim = Sim([])
+    failing = {"error": {"category": "overloaded", "message": "busy"}}
+    live = await sim.session(transcript(tmp_path, failing, DONE), bounds=common.Bounds(max_turns=0))
+    await sim.turn(live)
+    assert sim.of(live, "agent/retry") == []
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_ERROR
+    assert sim.log.view(live.session).status == common.SESSION_STATUS_ERROR_MAX_TURNS
+
+
+@pytest.mark.req("BOUND-01", "BOUND-05", "BOUND-14")
+async def test_a_bound_is_looked_at_before_a_retry_with_what_the_failed_attempt_cost(tmp_path: Path) -> None:
+    sim = Sim([])
+    pricing = {"model": {"pricing": {"input_per_mtok": 3.0, "output_per_mtok": 15.0}}}
+    billed = {
+        "stream": [{"text": "lost"}],
+        "error": {"category": "overloaded", "message": "busy", "after_deltas": 1},
+        "usage": {"input_tokens": 1000, "output_tokens": 100},
+    }
+    live = await sim.session(
+        transcript(tmp_path, pricing, billed, DONE | {"expect": {"tools": False}}),
+        bounds=common.Bounds(max_cost_nano_usd=4_500_000),
+    )
+    await sim.turn(live)
+    assert sim.of(live, "usage")[0].cost_nano_usd == 1000 * 3_000 + 100 * 15_000
+    assert sim.log.view(live.session).status == common.SESSION_STATUS_ERROR_MAX_BUDGET_USD
+    assert [step.step for step in sim.of(live, "step/start")] == [1, 2]
+
+
+@pytest.mark.req("GATE-12")
+async def test_denied_steps_that_are_not_in_a_row_trip_nothing(tmp_path: Path) -> None:
+    sim = Sim([WRITE])
+    denied = [calls(("write", {"name": f"w{i}"})) for i in range(3)]
+    lines = [line for one in denied for line in (one, DONE)]
+    live = await sim.session(transcript(tmp_path, *lines), unattended=True)
+    for _ in range(3):
+        await sim.turn(live)
+    reasons = [end.reason for end in sim.of(live, "turn/end")]
+    assert reasons == [common.TURN_END_REASON_COMPLETED] * 3
+
+
+@pytest.mark.req("LOOP-13", "TOOL-03")
+async def test_a_provider_that_is_gone_is_a_result_and_three_times_in_a_row_a_breaker(tmp_path: Path) -> None:
+    gone = ToolFailure(common.TOOL_ERROR_CATEGORY_PROCESS_CRASHED, "the provider crashed")
+    sim = Sim([SimTool(spec("read"), answer=lambda call: gone)])
+    lines = [calls(("read", {"name": f"r{i}"})) for i in range(3)]
+    live = await sim.session(transcript(tmp_path, *lines, DONE | {"expect": {"tools": False}}))
+    await sim.turn(live)
+    assert [result.category for result in sim.of(live, "tool/result")] == [gone.category] * 3
+    assert sim.of(live, "turn/stopping")[-1].error.source == "crashes"
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_BLOCKED
+
+
+@pytest.mark.req("LOOP-01", "OBS-01")
+async def test_the_trace_of_a_step_has_its_lines_in_order(tmp_path: Path) -> None:
+    sim = Sim([READ, WRITE, ASK])
+    asked = calls(("write", {"name": "w"}), ("ask", {"name": "q"}), ("read", {"name": "r"}))
+    live = await sim.session(transcript(tmp_path, asked, DONE))
+    await sim.turn(live)
+    steps = [span for span in sim.trace.spans if span.name == "turnd.step"]
+    assert [name for name, _ in steps[0].events] == [
+        *("turnd.done_check", "turnd.split", "turnd.precheck", "turnd.precheck", "turnd.plan"),
+        *("turnd.history", "turnd.doom_loop", "turnd.bounds", "turnd.next"),
+    ]
+    assert [name for name, _ in steps[1].events] == ["turnd.done_check", "turnd.history", "turnd.next"]
+    begun = [span.name for span in sim.trace.spans if span.name != "turnd.hook"]
+    assert begun == [
+        *("turnd.step", "turnd.model", "turnd.tool", "turnd.tool", "turnd.veto_chain", "turnd.tool"),
+        *("turnd.step", "turnd.model"),
+    ]
+    names = [span.attributes["gen_ai.tool.name"] for span in sim.trace.spans if span.name == "turnd.tool"]
+    assert names == ["read", "ask", "write"]

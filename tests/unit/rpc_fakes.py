@@ -115,6 +115,9 @@ class Daemon:
     async def drain(self, request: daemon_pb2.DrainRequest) -> daemon_pb2.DrainResponse:
         return daemon_pb2.DrainResponse()
 
+    async def reload(self, request: daemon_pb2.ReloadRequest) -> daemon_pb2.ReloadResponse:
+        return daemon_pb2.ReloadResponse(changed=["profiles.default"])
+
     async def gc(self, request: daemon_pb2.GcRequest) -> daemon_pb2.GcResponse:
         return daemon_pb2.GcResponse()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.rpc_fakes import SESSION, note, served
 
-from turnd_client.errors import ConnectionLost, Refused, StartFailed
+from turnd_client.errors import Refused, StartFailed, StayedAway
 from turnd_client.follow import follow
 from turnd_client.start import start_service
 
@@ -72,7 +72,9 @@ async def test_a_daemon_that_stays_away_ends_the_following(short_path: Path) -> 
         client = it.client()
         updates = follow(client, SESSION, patience_s=0.2)
         await anext(updates)
-    with pytest.raises(ConnectionLost, match="not back within"):
+    with pytest.raises(
+        StayedAway, match="did not come back within 0 s; any turn command starts it again, then: turn attach"
+    ):
         await anext(updates)
     await client.close()
 

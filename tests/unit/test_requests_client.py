@@ -37,6 +37,6 @@ async def test_a_command_whose_connection_is_lost_is_sent_once_more_with_the_sam
         assert ids[2] != ids[0], "each command has an id of its own"
         ids.clear()
         lost = 9
-        with pytest.raises(ConnectionLost, match="going away"):
+        with pytest.raises(ConnectionLost, match="went away"):
             await client.send_message(SESSION, "hello", request_id="mine")
         assert ids == ["mine", "mine"]

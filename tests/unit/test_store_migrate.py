@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 from tests.golden.make_version_0 import SCRIPT, version_0
+from tests.golden.make_version_1 import SCRIPT as VERSION_1
 from tests.unit.store_samples import tables
 from tests.unit.stored import database, note, opened, payloads, query, stored_events
 
 from turnd.store.migrate import STEPS, MigrationFailed, migrate
+from turnd.store.opening import rebuild_file
 from turnd.store.rebuild import Progress, rebuild
 from turnd.store.schema import APPLICATION_ID, VERSION, NotALog, SchemaTooNew, open_for_writing, version_of
 from turnd.store.transfer import verify_stored
@@ -74,6 +76,21 @@ async def test_version_0_is_migrated_after_a_backup(tmp_path: Path, wal: bool) -
     assert live["plan_items"]
     with closing(open_for_writing(path)) as connection:
         assert rebuild(connection, lambda done, total: None).differences == []
+
+
+@pytest.mark.req("LOG-13", "LOG-15")
+async def test_a_file_of_version_1_opens_as_it_is(tmp_path: Path) -> None:
+    """What fails here would fail for every file there is: a change of tables or of what is in them is a version."""
+    with closing(sqlite3.connect(database(tmp_path))) as connection:
+        connection.executescript(VERSION_1.read_text(encoding="utf-8"))
+    before = tables(database(tmp_path))
+    notes, found = rebuild_file(database(tmp_path), lambda: 0, lambda done, total: None)
+    assert (notes, found.differences, found.broken) == ([], [], [])
+    assert tables(database(tmp_path)) == before
+    async with opened(tmp_path) as log:
+        assert not backups(tmp_path)
+        for session in (LONG, OPEN, SHORT):
+            assert (await verify_stored(log, session)).lawful
 
 
 @pytest.mark.req("LOG-15")

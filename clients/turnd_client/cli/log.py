@@ -108,6 +108,8 @@ async def verify(caller: Caller, file: BinaryIO, as_json: bool) -> int:
     async with caller.client() as client:
         verdict = await client.verify_lines(_parts(file))
     if not verdict.events and not verdict.faults:
+        if not as_json:
+            raise Failed(_NO_LOG)
         verdict.faults.add(message=_NO_LOG)
     if as_json:
         print_json(verdict_json(verdict))
@@ -130,8 +132,12 @@ def _place(fault: sessions_pb2.LogFault) -> str:
 
 
 def _parts(file: BinaryIO) -> Iterator[bytes]:
-    while part := file.read(_PART_BYTES):
-        yield part
+    try:
+        while part := file.read(_PART_BYTES):
+            yield part
+    except OSError as error:
+        # Reading does not say which file it was.
+        raise OSError(error.errno, error.strerror, file.name) from error
 
 
 @click.command()

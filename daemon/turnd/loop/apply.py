@@ -35,10 +35,15 @@ async def apply_plan(run: Run, made: Plan) -> None:
             run,
             call,
             common.TOOL_ERROR_CATEGORY_NOT_STARTED,
-            f"not started: {made.calls[last].spec.name}, which ends the turn, was called before it",
+            after_the_end(made.calls[last].spec.name),
         )
     results = {call.id: call.result for call in made.calls if call.result is not None}
     await run.append(plan.applied(made.items.values(), results, made.decisions))
+
+
+def after_the_end(tool: str) -> str:
+    """Why a call that stands after one that ends the Turn does not run."""
+    return f"not started: {tool}, which ends the turn, was called before it"
 
 
 async def _apply_item(run: Run, made: Plan, call: Call, lane: Lane) -> None:
@@ -87,8 +92,9 @@ async def _plan_anew(run: Run, made: Plan, call: Call) -> None:
     if run.view.unattended:
         (item,) = plan.unattended((item,))
     made.items[call.id] = item
-    # The log is told of the new decision: an approval that was used up does not let another attempt start.
-    await run.append(plan.ready((item,)))
+    if item.decision == ALLOW:
+        # The approval of the first attempt is used up: what lets the next one start must be in the log.
+        await run.append(plan.ready((item,)))
 
 
 def _current(made: Plan, preconditions: Sequence[common.Precondition]) -> tuple[common.Precondition, ...]:

@@ -41,6 +41,8 @@ class Completion:
     """What the model said, as it is in the log."""
 
     message: event_pb2.AssistantMessage
+    usage: event_pb2.Usage
+    """Of the attempt that it came from."""
     calls: tuple[event_pb2.ToolCall, ...]
     offered: frozenset[tuple[str, str]]
     """The tools that the request offered, by provider and name: no other one may be called."""
@@ -61,8 +63,8 @@ async def complete(run: Run, request: Request, *, final: bool) -> Completion:
     attempt, empties = 1, 0
     while True:
         received = await _receive(run, request, attempt)
-        if isinstance(received, AssembledMessage):
-            if not received.empty:
+        if isinstance(received, _Received):
+            if not received.message.empty:
                 return await _log_message(run, request, received, attempt)
             empties += 1
             received = common.ModelError(
@@ -79,14 +81,28 @@ async def complete(run: Run, request: Request, *, final: bool) -> Completion:
         attempt += 1
 
 
-async def _receive(run: Run, request: Request, attempt: int) -> AssembledMessage | common.ModelError:
+@dataclass(frozen=True, slots=True)
+class _Received:
+    message: AssembledMessage
+    usage: event_pb2.Usage
+
+
+async def _receive(run: Run, request: Request, attempt: int) -> _Received | common.ModelError:
     """One attempt: the message, or how it failed."""
     streaming = _Attempt(run, request, attempt)
     try:
         with run.meter.active(), run.world.trace.span("turnd.model", _span_attributes(run, attempt)) as span:
-            assembled = await streaming.receive()
-            span.set({"gen_ai.response.finish_reasons": enum_text(common.StopReason, assembled.stop_reason)})
-            return assembled
+            received = await streaming.receive()
+            span.set(
+                {
+                    "gen_ai.response.finish_reasons": enum_text(
+                        common.StopReason, received.message.stop_reason
+                    ),
+                    "gen_ai.usage.input_tokens": received.usage.tokens.input_tokens,
+                    "gen_ai.usage.output_tokens": received.usage.tokens.output_tokens,
+                }
+            )
+            return received
     except ModelFailure as failed:
         return failed.error
     except asyncio.CancelledError:
@@ -116,9 +132,9 @@ class _Attempt:
         self._received_bytes = 0
         self._tokens: common.TokenCounts | None = None
         self._began = False
-        self._booked = False
+        self._booked: event_pb2.Usage | None = None
 
-    async def receive(self) -> AssembledMessage:
+    async def receive(self) -> _Received:
         """Streams to the end. Raises ModelFailure; whatever happens, usage and chunks are logged."""
         number = self._run.view.requests_made.get(self._request.request.purpose, 1) - 1
         stream = self._run.model.stream(replace(self._request.request, number=number))
@@ -130,8 +146,8 @@ class _Attempt:
                 await self._book_usage()
             raise
         await self._flush()
-        await self._book_usage()
-        return self._assembler.message(output_at_limit=self._at_output_limit())
+        usage = await self._book_usage()
+        return _Received(self._assembler.message(output_at_limit=self._at_output_limit()), usage)
 
     def _at_output_limit(self) -> bool:
         """The counts say that the output was cut, whatever the stop reason claims (MODEL-13)."""
@@ -228,34 +244,36 @@ class _Attempt:
         deltas, self._pending, self._pending_bytes = self._pending, [], 0
         await self._run.append(event_pb2.AssistantChunk(attempt=self._attempt, deltas=merged(deltas)))
 
-    async def _book_usage(self) -> None:
-        """Books what the attempt cost; an estimate where the vendor's counts never came (BOUND-14)."""
-        if self._booked:
-            return
-        self._booked = True
+    async def _book_usage(self) -> event_pb2.Usage:
+        """Books what the attempt cost, once; an estimate where the vendor's counts never came (BOUND-14)."""
+        if self._booked is None:
+            self._booked = self._usage()
+            await self._run.append(self._booked)
+        return self._booked
+
+    def _usage(self) -> event_pb2.Usage:
         run, estimated = self._run, self._tokens is None
         tokens = self._tokens or common.TokenCounts(
             input_tokens=self._request.estimated_tokens,
             output_tokens=estimate.tokens_of_bytes(self._received_bytes),
         )
         known = run.model.price(run.world.clock.now_us(), tokens)
-        await run.append(
-            event_pb2.Usage(
-                purpose=self._request.request.purpose,
-                attempt=self._attempt,
-                model=run.model.spec.id,
-                tokens=tokens,
-                cost_nano_usd=0 if known is None else price.cost(known, tokens),
-                free=known is not None and known.free,
-                estimated=estimated,
-                unpriced=known is None,
-                weighted_tokens=price.weighted_tokens(tokens),
-            )
+        return event_pb2.Usage(
+            purpose=self._request.request.purpose,
+            attempt=self._attempt,
+            model=run.model.spec.id,
+            tokens=tokens,
+            cost_nano_usd=0 if known is None else price.cost(known, tokens),
+            free=known is not None and known.free,
+            estimated=estimated,
+            unpriced=known is None,
+            weighted_tokens=price.weighted_tokens(tokens),
         )
 
 
-async def _log_message(run: Run, request: Request, assembled: AssembledMessage, attempt: int) -> Completion:
+async def _log_message(run: Run, request: Request, received: _Received, attempt: int) -> Completion:
     """Commits the message and its calls together."""
+    assembled = received.message
     calls: list[event_pb2.ToolCall] = []
 
     def identify(called: AssembledCall) -> tuple[str, str, str]:
@@ -273,7 +291,7 @@ async def _log_message(run: Run, request: Request, assembled: AssembledMessage, 
     await run.append(message, *calls)
     cut = frozenset(c.call_id for c, called in zip(calls, assembled.calls, strict=True) if called.truncated)
     offered = frozenset((tool.provider, tool.tool) for tool in request.offered)
-    return Completion(message, tuple(calls), offered, cut, assembled.at_output_limit)
+    return Completion(message, received.usage, tuple(calls), offered, cut, assembled.at_output_limit)
 
 
 def _tool_call(run: Run, called: AssembledCall, provider: str, tool: str, index: int) -> event_pb2.ToolCall:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from turnd.loop.calls import Call, invocation, refuse
 from turnd.loop.run import Run
+from turnd.ports import Span
 from turnd.rules import plan
 from turnd.rules.policy import PolicyCall, Verdict, grant_for
 from turnd.v1 import common_pb2 as common
@@ -57,10 +58,11 @@ async def precheck(run: Run, calls: Sequence[Call]) -> list[Call]:
     return allowed
 
 
-async def build_plan(run: Run, calls: Sequence[Call]) -> Plan:
+async def build_plan(run: Run, calls: Sequence[Call], span: Span) -> Plan:
     """Line 10: what each resource call would do, with the preview and preconditions of this moment (GATE-10)."""
     with run.meter.active():
         proposals = await asyncio.gather(*(propose(run, call) for call in calls))
+    span.event("turnd.plan", {"items": len(calls)})
     return Plan(list(calls), {proposal.call_id: proposal for proposal in proposals})
 
 

@@ -37,8 +37,10 @@ async def _ask(run: Run, call: Call) -> None:
     expires_us = run.world.clock.now_us() + round(run.settings.approval_timeout_s * 1_000_000)
     request.expires.FromMicroseconds(expires_us)
     await run.append(request)
-    with run.meter.waiting():
+    attributes = {"gen_ai.tool.name": call.spec.name, "turnd.provider": call.event.provider}
+    with run.meter.waiting(), run.world.trace.span("turnd.tool", attributes) as span:
         answered = await run.world.people.answer(run.session, request.request_id)
+        span.set({"turnd.is_error": answered.outcome != common.ANSWER_OUTCOME_ANSWERED})
     if answered.outcome != common.ANSWER_OUTCOME_ANSWERED:
         await refuse(
             run,

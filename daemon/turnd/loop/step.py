@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from turnd.loop.apply import apply_plan
+from turnd.loop.apply import after_the_end, apply_plan
 from turnd.loop.breakers import Tripped
 from turnd.loop.calls import Call, StepCalls, refuse
 from turnd.loop.complete import Completion, complete
@@ -34,37 +34,37 @@ async def run_step(run: Run) -> StepOutcome:
     with run.world.trace.span("turnd.step") as span:
         await _open(run, span)
         try:
-            messages = await assemble_context(run)  # 1
-            request = await prepare_request(run, messages, final=False)  # 2
-            said = await complete(run, request, final=False)  # 3, 4
-            await post_model_response(run, said)  # 5
-            if not said.calls:  # 6
-                return await done_check(run, said, span)
-            if said.truncated or not may_run(said):
-                return await cut_short(run, said)
-            calls = await pre_tool_calls(run, said)  # 7
-            await split_by_kind(run, calls, span)  # 8
-            await run_data_sources(run, calls, span)  # 9
-            await run_questions(run, calls, span)  # 9b
-            plan = await build_plan(run, calls.resource)  # 10
-            span.event("turnd.plan", {"items": len(plan.calls)})
-            await decide_plan(run, plan)  # 11
-            await apply_plan(run, plan)  # 12
-            await post_tool_calls(run, calls)  # 13
-            await post_apply(run, plan)  # 14
-            await into_history(run, span)  # 15
-            if terminated(calls):
-                return COMPLETED
-            looping = check_doom_loop(run, calls, span)  # 16
-            limited = check_bounds(run, calls, looping, span)  # 17
-            span.event("turnd.next", {"outcome": type(limited).__name__ if limited else "next"})
-            return limited or NextStep()  # 18
+            outcome = await _lines(run, span)
         except StepFailed as failure:
-            await close_open_step(run)
-            return failed(failure.stop)
+            await into_history(run, span)
+            outcome = failed(failure.stop)
         except LimitFired as fired:
-            await close_open_step(run)
-            return Limited(fired.reached)
+            await into_history(run, span)
+            outcome = Limited(fired.reached)
+        return next_step(outcome, span)  # 18
+
+
+async def _lines(run: Run, span: Span) -> StepOutcome:
+    messages = await assemble_context(run)  # 1
+    request = await prepare_request(run, messages, final=False)  # 2
+    said = await complete(run, request, final=False)  # 3, 4
+    await post_model_response(run, said)  # 5
+    if done_check(run, said, span):  # 6
+        return await answered(run, said, span)
+    calls = await pre_tool_calls(run, said)  # 7
+    await split_by_kind(run, calls, span)  # 8
+    await run_data_sources(run, calls, span)  # 9
+    await run_questions(run, calls, span)  # 9b
+    plan = await build_plan(run, calls.resource, span)  # 10
+    await decide_plan(run, plan)  # 11
+    await apply_plan(run, plan)  # 12
+    await post_tool_calls(run, calls)  # 13
+    await post_apply(run, plan)  # 14
+    await into_history(run, span)  # 15
+    if terminated(calls):
+        return COMPLETED
+    looping = check_doom_loop(run, calls, span)  # 16
+    return check_bounds(run, calls, looping, span) or NextStep()  # 17
 
 
 async def run_final_step(run: Run) -> Ending:
@@ -76,18 +76,16 @@ async def run_final_step(run: Run) -> Ending:
             request = await prepare_request(run, messages, final=True)
             said = await complete(run, request, final=True)
             await post_model_response(run, said)
+            done_check(run, said, span)
             for call in _calls(run, said).all:
-                await refuse(
-                    run,
-                    call,
-                    common.TOOL_ERROR_CATEGORY_NOT_STARTED,
-                    "not started: no tools are offered in the final step",
-                )
-            await into_history(run, span)
-            return COMPLETED
+                why = "not started: no tools are offered in the final step"
+                await refuse(run, call, common.TOOL_ERROR_CATEGORY_NOT_STARTED, why)
+            ending = COMPLETED
         except StepFailed as failure:
-            await close_open_step(run)
-            return failed(failure.stop)
+            ending = failed(failure.stop)
+        await into_history(run, span)
+        next_step(ending, span)
+        return ending
 
 
 async def _open(run: Run, span: Span) -> None:
@@ -105,21 +103,30 @@ async def post_model_response(run: Run, said: Completion) -> None:
         lambda: {
             "message": message_to_json(said.message),
             "model": run.model.spec.id,
-            "usage": message_to_json(run.state.step_tokens.counts()),
-            "cost_nano_usd": run.view.cost_nano_usd,
+            "usage": message_to_json(said.usage.tokens),
+            "cost_nano_usd": said.usage.cost_nano_usd,
         },
     )
 
 
-async def done_check(run: Run, said: Completion, span: Span) -> StepOutcome:
-    """Line 6: an answer without calls ends the Turn, unless a steering message waits (LOOP-02)."""
+def done_check(run: Run, said: Completion, span: Span) -> bool:
+    """Line 6: true where there is no call to run, because there is none or because the message was cut."""
+    answered_only = not said.calls or said.truncated or not may_run(said)
+    span.event("turnd.done_check", {"calls": len(said.calls), "done": answered_only})
+    return answered_only
+
+
+async def answered(run: Run, said: Completion, span: Span) -> StepOutcome:
+    """What follows an answer without calls to run: the end of the Turn, or a steering message's Step (LOOP-02)."""
+    if said.calls:
+        return await cut_short(run, said, span)
     await into_history(run, span)
+    run.breakers.observe([])
     if said.truncated:
         return Ending(common.TURN_END_REASON_MAX_TOKENS)
     if said.message.stop_reason == common.STOP_REASON_CONTENT_FILTERED:
         return failed(_filtered(run, said))
     steered = any(m.delivery == common.DELIVERY_NEXT_STEP for m in run.view.queue)
-    span.event("turnd.done_check", {"done": not steered})
     return NextStep() if steered else COMPLETED
 
 
@@ -132,7 +139,7 @@ def may_run(said: Completion) -> bool:
     )
 
 
-async def cut_short(run: Run, said: Completion) -> Ending:
+async def cut_short(run: Run, said: Completion, span: Span) -> Ending:
     """Calls of a message that was cut are never run (MODEL-13); each gets a result that says why (LOOP-12)."""
     for call in _calls(run, said).all:
         await refuse(
@@ -145,7 +152,7 @@ async def cut_short(run: Run, said: Completion) -> Ending:
             if said.truncated
             else "not started: the model stopped for another reason than to have its tools run",
         )
-    await close_open_step(run)
+    await into_history(run, span)
     if said.truncated:
         return Ending(common.TURN_END_REASON_MAX_TOKENS)
     return failed(_filtered(run, said))
@@ -172,10 +179,15 @@ async def pre_tool_calls(run: Run, said: Completion) -> StepCalls:
 
 async def split_by_kind(run: Run, calls: StepCalls, span: Span) -> None:
     """Line 8: the groups; what is no call of a known tool gets its error result here (LOOP-13)."""
+    ended_by = ""
     for call in calls.all:
         wrong = _invalid(run, call)
         if wrong is not None:
             await refuse(run, call, *wrong)
+            if call.tool is not None and call.spec.terminates_turn:
+                ended_by = call.spec.name
+        elif ended_by and call.spec.kind == common.TOOL_KIND_RESOURCE:
+            await refuse(run, call, common.TOOL_ERROR_CATEGORY_NOT_STARTED, after_the_end(ended_by))
         elif call.spec.kind == common.TOOL_KIND_DATA_SOURCE:
             calls.data_source.append(call)
         elif call.spec.kind == common.TOOL_KIND_INTERACTIVE:
@@ -226,6 +238,12 @@ async def into_history(run: Run, span: Span) -> None:
     """Line 15: the Step closes; its message and results are history, results in declaration order (LOOP-05)."""
     await close_open_step(run)
     span.event("turnd.history", {"seq": run.state.seq})
+
+
+def next_step(outcome: StepOutcome, span: Span) -> StepOutcome:
+    """Line 18: what comes after this Step, as the trace is told."""
+    span.event("turnd.next", {"outcome": type(outcome).__name__})
+    return outcome
 
 
 def terminated(calls: StepCalls) -> bool:

@@ -40,16 +40,18 @@ async def _open_turn(run: Run, message: sessions_pb2.QueuedMessage) -> None:
 
 
 async def _resolve(run: Run, prepare: Prepare) -> Ending:
-    """Steps until the Turn is done, stopped, or at a limit."""
+    """Steps until the Turn is done, stopped, or at a limit. Limits are looked at before each of them (BOUND-01)."""
     try:
         await prepare(run)
     except StepFailed as failure:
         return failed(failure.stop)
-    reached = run.limits_reached()
-    outcome: StepOutcome = Limited(reached) if reached else NextStep()
+    outcome: StepOutcome = NextStep()
     while True:
         match outcome:
             case NextStep():
+                if reached := run.limits_reached():
+                    outcome = Limited(reached)
+                    continue
                 await _take_steering(run)
                 outcome = await run_step(run)
             case Limited(reached):

@@ -59,6 +59,7 @@ class DaemonCommands:
         stop: Callable[[float | None], None],
         draining: Callable[[], bool],
         reload: Callable[[], Sequence[str]],
+        log_problems: Callable[[], Sequence[str]],
         housekeeping: Housekeeping,
     ) -> None:
         self._about = about
@@ -68,6 +69,7 @@ class DaemonCommands:
         self._stop = stop
         self._draining = draining
         self._reload = reload
+        self._log_problems = log_problems
         self._housekeeping = housekeeping
 
     async def status(self, request: daemon_pb2.StatusRequest) -> daemon_pb2.StatusResponse:
@@ -83,7 +85,7 @@ class DaemonCommands:
             unenforced=self._sandbox.unenforced(),
             state_dir=self._about.state_dir,
             draining=self._draining(),
-            problems=[self._sandbox.problem] if self._sandbox.problem else [],
+            problems=[*([self._sandbox.problem] if self._sandbox.problem else []), *self._log_problems()],
         )
         answer.started.FromMicroseconds(self._about.started_us)
         return answer
