@@ -54,17 +54,16 @@ async def _start(
 ) -> _Connected:
     spawned: Spawned | None = None
     if await start_service(environment):
-        say("no daemon was running: started turnd.service")
+        say("no daemon answered: started turnd.service")
     else:
         spawned = spawn_daemon(places[0], environment)
-        say(f"no daemon was running: started one (pid {spawned.process.pid}, log {spawned.log})")
     deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
     pause = _FIRST_PAUSE_S
     while True:
         gave_up = spawned is not None and spawned.ended and not spawned.lost_the_race
         try:
             # Also where the daemon gave up: another one may answer by now.
-            return await _handshake(places, name)
+            client, status = await _handshake(places, name)
         except (NoDaemon, ConnectionLost) as error:
             if gave_up and spawned is not None:
                 raise StartFailed(f"the daemon did not start:\n{spawned.said()}") from error
@@ -73,6 +72,11 @@ async def _start(
                 raise StartFailed(
                     f"the daemon did not answer within {START_TIMEOUT_S:.0f} s; see {where}"
                 ) from error
+        else:
+            # Only now is it known who won: another client's daemon, or one that was too busy to answer at first.
+            if spawned is not None and status.pid == spawned.process.pid:
+                say(f"no daemon was running: started one (pid {status.pid}, log {spawned.log})")
+            return client, status
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, _LONGEST_PAUSE_S)
 

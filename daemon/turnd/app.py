@@ -137,16 +137,19 @@ class App:
         for repaired in await self._log.start():
             log.warning("a turn was cut off and has been closed", session=repaired.session)
         self._log.subscribe(self._committed)
-        await self._cells.find()
-        if self._cells.problem:
-            log.error("no sandbox: no tools that need one will run", problem=self._cells.problem)
-        await self._tools.start()
+        await self._open_sandbox_and_tools()
         self._server = self._make_server()
         await self._server.start()
         self._redactor.learn(self._paths.token.read_text(encoding="ascii").strip())
         log.info(
             "serving", version=self._version, socket=str(self._paths.socket), sandbox=self._cells.description
         )
+
+    async def _open_sandbox_and_tools(self) -> None:
+        await self._cells.find()
+        if self._cells.problem:
+            log.error("no sandbox: no tools that need one will run", problem=self._cells.problem)
+        await self._tools.start()
 
     def _make_server(self) -> RpcServer:
         archive = LogArchive(self._log)

@@ -134,24 +134,29 @@ async def _serve(app: App) -> int:
         loop.add_signal_handler(number, _stop, app, number)
     loop.add_signal_handler(signal.SIGHUP, _reload, app)
     with Notifier(os.environ) as notifier:
+        # Whatever happens, what was opened is closed: a thread that is left would keep the process for ever.
         try:
             await app.start()
+            await _until_stopped(app, notifier)
         except START_FAILURES as wrong:
-            log.error("turnd cannot start", error=str(wrong))
+            log.error("turnd cannot go on", error=str(wrong))
             click.echo(f"turnd: {wrong}", err=True)
-            await app.close()
             return EXIT_FAILED
-        notifier.ready()
-        alive = asyncio.create_task(notifier.feed_watchdog())
-        try:
-            grace_s = await app.stopping()
         finally:
-            alive.cancel()
-            await asyncio.wait({alive})
-        notifier.stopping()
-        await app.drain(DRAIN_GRACE_S if grace_s is None else grace_s)
-        await app.close()
+            await app.close()
     return 0
+
+
+async def _until_stopped(app: App, notifier: Notifier) -> None:
+    notifier.ready()
+    alive = asyncio.create_task(notifier.feed_watchdog())
+    try:
+        grace_s = await app.stopping()
+    finally:
+        alive.cancel()
+        await asyncio.wait({alive})
+    notifier.stopping()
+    await app.drain(DRAIN_GRACE_S if grace_s is None else grace_s)
 
 
 def _reload(app: App) -> None:

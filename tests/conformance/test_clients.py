@@ -446,8 +446,8 @@ async def test_a_prompt_ends_when_somebody_else_answers(daemon: RunningDaemon) -
     await daemon.client.decide(
         sessions[0].id, request.approval.request_id, approve=False, reason="by another"
     )
-    await terminal.shows("[d]iff again: \n  r_")
-    await terminal.shows("denied by test: by another\n")
+    await terminal.shows("[d]iff again: \x1b[0m\n\x1b[33m  r_")
+    await terminal.shows("denied by test: by another\x1b[0m\n")
     assert await terminal.end() == 0
 
 
@@ -462,7 +462,7 @@ async def test_of_two_open_approvals_the_prompt_names_one(daemon: RunningDaemon)
     sessions = [session async for session in daemon.client.list_sessions()]
     first, second = (request.approval.request_id for request in sessions[0].open_requests)
     await daemon.client.decide(sessions[0].id, first, approve=False)
-    await terminal.shows(f"  {first} denied by test\n")
+    await terminal.shows(f"  {first} denied by test\x1b[0m\n")
     await terminal.shows(f"approval r_..{second[-4:]} [y]es")
     terminal.type("y\n")
     assert await terminal.end() == 0

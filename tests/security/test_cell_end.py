@@ -210,7 +210,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(fort: Fort, marker: str)
     assert len(list(Path("/proc/self/fd").iterdir())) == open_before
 
 
-@pytest.mark.req("TOOL-04", "G04")
+@pytest.mark.req("TOOL-04")
 async def test_a_killed_owner_takes_its_cell_with_it(fort: Fort, marker: str) -> None:
     async with owners(fort, f"{detaching(marker)}; sleep 1000; : {marker}") as (ask, answers):
         ask.write(b"\n")

@@ -29,7 +29,7 @@ def surroundings(fort: Fort) -> dict[str, Path]:
     return paths
 
 
-@pytest.mark.req("SBX-04", "G06")
+@pytest.mark.req("SBX-04")
 async def test_keys_state_and_token_beside_the_workspace_are_not_there(
     fort: Fort, surroundings: dict[str, Path]
 ) -> None:

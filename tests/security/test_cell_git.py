@@ -28,7 +28,7 @@ def repository(fort: Fort) -> Path:
     return fort.workspace / ".git"
 
 
-@pytest.mark.req("SBX-03", "G06")
+@pytest.mark.req("SBX-03")
 async def test_hooks_and_config_cannot_be_written_moved_or_replaced(fort: Fort, repository: Path) -> None:
     config = (repository / "config").read_bytes()
     found = await fort.attack("""

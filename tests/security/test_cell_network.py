@@ -39,7 +39,7 @@ found["interfaces"] = attempt(socket.if_nameindex)
 """
 
 
-@pytest.mark.req("SBX-03", "G06")
+@pytest.mark.req("SBX-03")
 async def test_commands_and_providers_without_network_have_no_internet_sockets(
     fort: Fort, listener: socket.socket
 ) -> None:

@@ -15,7 +15,7 @@ from tests.security.fort import Fort, attacking
 from turnd.cells import CellRefused
 
 
-@pytest.mark.req("SBX-03", "G06")
+@pytest.mark.req("SBX-03")
 async def test_other_processes_are_neither_seen_nor_signalled(fort: Fort) -> None:
     found = await fort.attack(f"""
 found["pids"] = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())

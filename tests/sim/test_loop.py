@@ -631,7 +631,7 @@ async def test_session_end_fires_when_a_session_is_closed(tmp_path: Path) -> Non
     sim = Sim([], subscribers=[Watch(point, seen) for point in points])
     live = await sim.session(transcript(tmp_path, DONE))
     await sim.turn(live)
-    await live.end(common.SESSION_STATUS_COMPLETED)
+    await live.close(common.SESSION_STATUS_COMPLETED)
     assert seen == ["session-start", "session-end"]
     assert sim.types(live)[-1] == "session/ended"
 
@@ -725,3 +725,27 @@ async def test_the_trace_of_a_step_has_its_lines_in_order(tmp_path: Path) -> Non
     ]
     names = [span.attributes["gen_ai.tool.name"] for span in sim.trace.spans if span.name == "turnd.tool"]
     assert names == ["read", "ask", "write"]
+
+
+@pytest.mark.req("LOOP-07", "LOOP-14")
+async def test_no_turn_begins_while_a_session_is_being_closed(tmp_path: Path) -> None:
+    sim = Sim([SimTool(spec("read"), hold=True)])
+    live = await sim.session(transcript(tmp_path, calls(("read", {"name": "r"})), DONE | {"repeat": True}))
+    await sim.send(live, "go")
+    await asyncio.wait_for(sim.tools.until_running(1), 10)
+    closing = asyncio.create_task(live.close(common.SESSION_STATUS_CANCELLED, "test"))
+    for _ in range(5):
+        await sim.send(live, "more")
+    await asyncio.wait_for(closing, 10)
+    assert sim.log.view(live.session).turns == 1
+    assert sim.log.view(live.session).queue == ()
+    assert sim.types(live)[-1] == "session/ended"
+
+
+@pytest.mark.req("MODEL-05")
+async def test_an_answer_without_end_ends_the_turn(tmp_path: Path) -> None:
+    sim = Sim([])
+    live = await sim.session(transcript(tmp_path, {"stream": [{"text": "x" * (2**21 + 1)}], "chunk": 65536}))
+    await sim.turn(live)
+    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_ERROR
+    assert "longer than" in sim.of(live, "turn/stopping")[-1].error.message

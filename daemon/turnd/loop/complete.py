@@ -34,6 +34,8 @@ from turnd.v1.jsonform import enum_text
 COALESCE_S = 0.05
 """Deltas of this span become one assistant/chunk; a kill loses no more streamed text than this."""
 COALESCE_BYTES = 4096
+MAX_ANSWER_CHARACTERS = 2 * 2**20
+"""No model's output limit comes near it; what passes it is no answer, and would hold up every other session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,13 @@ class _Attempt:
     def _delta(self, delta: event_pb2.Delta | None, text: str) -> None:
         size = len(text)
         self._received_bytes += size
+        if self._received_bytes > MAX_ANSWER_CHARACTERS:
+            raise ModelFailure(
+                common.ModelError(
+                    category=common.MODEL_ERROR_CATEGORY_UNKNOWN,
+                    message=f"the answer is longer than {MAX_ANSWER_CHARACTERS} characters, and was cut off",
+                )
+            )
         if delta is not None:
             self._pending.append(delta)
             self._pending_bytes += size

@@ -59,6 +59,7 @@ class LiveSession:
         self._opened = asyncio.Event()
         self._rest: asyncio.Task[None] | None = None
         self._letting_go = False
+        self._closing = False
         self._stopped = False
 
     @property
@@ -112,20 +113,33 @@ class LiveSession:
         await self._wake()
         await self._close_tools()
 
-    async def end(
-        self, status: common.SessionStatus.ValueType, answered: AnsweredRequest | None = None
+    async def close(
+        self,
+        status: common.SessionStatus.ValueType,
+        client: str = "",
+        answered: AnsweredRequest | None = None,
     ) -> None:
-        """Ends the session outside of a Turn, after its session-end hook (LOOP-06)."""
-        await end_session(self._world, self.session, status, answered)
-        await self._wake()
-        await self._close_tools()
-        self._run = None
+        """Ends the session, after its session-end hook (LOOP-06); an open Turn is cancelled first.
+
+        No Turn begins meanwhile: what is queued until the end is cleared with it.
+        """
+        self._closing = True
+        try:
+            await self.cancel(common.CANCEL_CAUSE_USER, client)
+            await self.idle()
+            if not self._world.log.state(self.session).ended:
+                await end_session(self._world, self.session, status, client, answered)
+            await self._wake()
+            await self._close_tools()
+            self._run = None
+        finally:
+            self._closing = False
 
     async def _run_queue(self) -> None:
         """Turns for what is queued, until the queue is empty or must wait for a person; then the session rests."""
         await self._wake()
         await self._run_turns()
-        if not self._stopped:
+        if not self._stopped and not self._closing:
             self._rest = asyncio.create_task(self._let_go_when_idle(), name=f"rest of {self.session}")
 
     async def _wake(self) -> None:
@@ -144,7 +158,7 @@ class LiveSession:
         self._letting_go = False
 
     async def _run_turns(self) -> None:
-        while not self._stopped:
+        while not self._stopped and not self._closing:
             view = self._world.log.view(self.session)
             if not view.queue or self._world.log.state(self.session).ended:
                 return

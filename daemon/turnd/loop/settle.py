@@ -103,11 +103,15 @@ async def end_session(
     world: World,
     session: str,
     status: common.SessionStatus.ValueType,
+    client: str = "",
     answered: AnsweredRequest | None = None,
 ) -> None:
-    """Ends a session between Turns, after its session-end hook (LOOP-06)."""
+    """Ends a session between Turns, after its session-end hook (LOOP-06); what is queued is cleared with it."""
     await _fire_session_end(world, session, status)
+    queued = [message.message_id for message in world.log.view(session).queue]
+    cleared = [event_pb2.InboxCleared(message_ids=queued, client=client)] if queued else []
     await world.log.append(
+        *_drafts(session, cleared),
         Draft(session, event_pb2.SessionStatusChanged(status=status)),
         Draft(session, event_pb2.SessionEnded(status=status)),
         answered=answered,

@@ -11,8 +11,9 @@ import json
 from collections.abc import Coroutine, Iterable, Sequence
 
 import jsonschema_rs
+import structlog
 
-from turnd.ports import Clock, Log
+from turnd.ports import Clock, Log, LogFailed
 from turnd.rules.event import Draft
 from turnd.rules.policy import PolicyCall, granted
 from turnd.rules.state import Violation
@@ -22,6 +23,11 @@ from turnd.sessions.requests import Answering
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2, sessions_pb2
 from turnd.v1.jsonform import enum_text
+
+log = structlog.get_logger(__name__)
+
+LOG_RETRY_S = 1.0
+"""How often an expiry or a delivery is written again while the log takes nothing (V05)."""
 
 Settlement = event_pb2.ApprovalDecided | event_pb2.InteractiveAnswered
 
@@ -205,11 +211,17 @@ class Approvals:
         await self._append_if_open(Draft(session, expired))
 
     async def _append_if_open(self, draft: Draft) -> None:
-        try:
-            await self._log.append(draft)
-        except Violation:
-            # Somebody settled the request first; there is nothing to add.
-            return
+        while True:
+            try:
+                await self._log.append(draft)
+            except Violation:
+                # Somebody settled the request first; there is nothing to add.
+                return
+            except LogFailed as failed:
+                log.warning("the log takes no events; tried again", session=draft.session, error=str(failed))
+                await self._clock.sleep(LOG_RETRY_S)
+            else:
+                return
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

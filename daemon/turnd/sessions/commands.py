@@ -237,16 +237,11 @@ class Commands:
         """Ends the session; a Turn that is open is cancelled first."""
         live = await self._session(request.session)
         transition = _transition(self._log.view(live.session), Command.CLOSE)
-        drafts, _ = self._clearing(live.session, request.client)
-        await self._log.append(*drafts)
-        await live.cancel(common.CANCEL_CAUSE_USER, request.client)
-        await live.idle()
-        if not self._log.state(live.session).ended:
 
-            def answer(events: Sequence[event_pb2.Event]) -> sessions_pb2.CloseSessionResponse:
-                return sessions_pb2.CloseSessionResponse(session=_after(self._log.view(live.session), events))
+        def answer(events: Sequence[event_pb2.Event]) -> sessions_pb2.CloseSessionResponse:
+            return sessions_pb2.CloseSessionResponse(session=_after(self._log.view(live.session), events))
 
-            await live.end(transition.next_status, answering.by(answer))
+        await live.close(transition.next_status, request.client, answering.by(answer))
         return sessions_pb2.CloseSessionResponse(session=to_session(self._log.view(live.session)))
 
     async def read_output(
