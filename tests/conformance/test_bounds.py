@@ -6,6 +6,9 @@ import pytest
 from tests.harness import running_daemon
 from tests.marks import NEEDS_CELLS
 
+from turnd.v1 import common_pb2 as common
+from turnd_client.errors import Refused
+
 pytestmark = [NEEDS_CELLS, pytest.mark.timeout(120)]
 
 MODEL = {"model": {"pricing": {"input_per_mtok": 3.0, "output_per_mtok": 15.0}}}
@@ -71,3 +74,23 @@ async def test_a_bound_that_means_nothing_is_a_usage_error(flags: list[str]) -> 
         done = await daemon.turn("run", "go", "--model", daemon.replay(LAST), *flags)
     assert done.code == 2
     assert flags[0] in done.stderr
+
+
+@pytest.mark.req("LOOP-14", "RPC-05")
+async def test_a_session_takes_only_what_its_status_allows() -> None:
+    async with running_daemon() as daemon:
+        ended = await daemon.turn("run", "go", "--model", daemon.replay(LAST), "--json", "--max-turns", "0")
+        bound_ended = str(ended.json_lines[-1]["session"])
+        idle = await daemon.client.create_session(str(daemon.workspace), model=daemon.replay(LAST))
+        for refused in (
+            daemon.client.send_message(bound_ended, "more"),
+            daemon.client.close_session(bound_ended),
+            daemon.client.cancel(bound_ended),
+            daemon.client.cancel(idle.id),
+        ):
+            with pytest.raises(Refused) as caught:
+                await refused
+            assert "a session must be" in str(caught.value)
+        assert (await daemon.client.close_session(idle.id)).status == common.SESSION_STATUS_COMPLETED
+        with pytest.raises(Refused):
+            await daemon.client.close_session(idle.id)

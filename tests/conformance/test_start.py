@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-
 from tests.harness import prepared_daemon
 
 FAILING = """
