@@ -777,9 +777,7 @@ async def test_the_demo_asks_where_somebody_sits_and_fails_when_denied() -> None
         await terminal.shows("approved by turn demo")
         await terminal.shows("[y]es")
         terminal.type("n\n")
-        await terminal.shows(
-            "You denied the run of the tests, so the demo ends here; the edit that you approved"
-        )
+        await terminal.shows("You denied the run of the tests, so the demo ends here; the edit")
         assert await terminal.end() == 1
         assert "expect" not in terminal.screen
         assert "missing" not in terminal.screen

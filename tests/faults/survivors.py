@@ -6,8 +6,9 @@ import asyncio
 import zlib
 from pathlib import Path
 
-from tests.faults.rich_session import SAID, World
+from tests.faults.rich_session import LINES, SAID, World
 from tests.faults.stored_sim import started
+from tests.sim.world import transcript
 from tests.unit.session_log import check_vendor_accepts
 from tests.unit.stored import query, stored_events
 
@@ -46,7 +47,7 @@ async def check_survived(directory: Path) -> None:
         assert not repaired, "a second run of the repair finds nothing"
         assert query(directory, "SELECT * FROM events ORDER BY position") == rows
         for session in sessions:
-            await _check_goes_on(log, session)
+            await _check_goes_on(log, session, directory)
 
 
 def _sessions(directory: Path) -> list[str]:
@@ -94,7 +95,10 @@ def _is_repair(event: event_pb2.Event) -> bool:
     return event.synthetic and not event.HasField("user_message")
 
 
-async def _check_goes_on(log: EventLog, session: str) -> None:
+async def _check_goes_on(log: EventLog, session: str, directory: Path) -> None:
+    # What the model would have said next does not matter any more.
+    for model in directory.rglob("model.jsonl"):
+        transcript(model.parent, LINES[0], LINES[-1])
     world = World(log)
     live = world.live = await world.sim.resumed(session)
     queued = len(log.view(session).queue)

@@ -31,6 +31,8 @@ from turnd_client.errors import Refused
 
 pytestmark = pytest.mark.timeout(in_soak(1800, 240))
 
+MAKING = 31
+"""The calls before this one make the file."""
 EVERYTHING = Kind.WRITE | Kind.SYNC | Kind.TRUNCATE
 FAULTS = [
     pytest.param(Kind.WRITE, errno.ENOSPC, 1, id="no space"),
@@ -61,8 +63,8 @@ async def on_disk(directory: Path) -> set[str]:
 
 def places(stride: int) -> Iterator[int]:
     """Which call gets the fault: the first ones, which make the file, and then every so many."""
-    yield from range(1, 31)
-    yield from itertools.count(31, stride)
+    yield from range(1, MAKING, in_soak(1, 5))
+    yield from itertools.count(MAKING, stride)
 
 
 @NEEDS_SHIM
@@ -74,7 +76,7 @@ async def test_a_fault_at_each_call_of_a_series_of_appends(
     """What raised LogFailed was neither published nor stored; the same append is stored when it is tried again."""
     failures = 0
     with Forge("tests.faults.append_series", shim) as forge:
-        for first in places(in_soak(1, 7)):
+        for first in places(in_soak(1, 17)):
             here = memory_path / str(first)
             forge.run("each_fault", here, kinds=kinds, first=first, action=action, count=count)
             said = tries_said(here)
@@ -88,7 +90,7 @@ async def test_a_fault_at_each_call_of_a_series_of_appends(
     if action == Action.SHORT:
         assert not failures, "what was written in part is written on"
     else:
-        assert failures > 5, "faults were met"
+        assert failures > 3, "faults were met"
 
 
 @NEEDS_SHIM
@@ -100,7 +102,7 @@ async def test_what_failed_does_not_come_back_when_the_daemon_is_killed_right_th
     """The frames of a commit whose sync failed are whole in the WAL, where a start would find them."""
     kills = 0
     with Forge("tests.faults.append_series", shim) as forge:
-        for first in places(in_soak(1, 5)):
+        for first in places(in_soak(1, 5 if kinds == Kind.SYNC else 17)):
             here = memory_path / str(first)
             end = forge.run("end_at_fault", here, kinds=kinds, first=first, action=errno.EIO)
             said = tries_said(here)
@@ -111,7 +113,7 @@ async def test_what_failed_does_not_come_back_when_the_daemon_is_killed_right_th
             shutil.rmtree(here)
             if not met:
                 break
-    assert kills > 3, "faults were met"
+    assert kills, "faults were met"
 
 
 @NEEDS_SHIM
@@ -121,7 +123,7 @@ async def test_a_fault_at_each_call_of_a_rich_session(
     memory_path: Path, shim: Path, kinds: Kind, action: int, count: int
 ) -> None:
     """Nothing is dispatched that is not on disk, and the session works on in the same process."""
-    stride = in_soak(3, 149)
+    stride = in_soak(3, 499)
     with Forge("tests.faults.rich_session", shim) as forge:
         for first in itertools.count(40, stride):
             here = memory_path / str(first)

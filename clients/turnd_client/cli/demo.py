@@ -21,7 +21,7 @@ from turnd_client.client import Client
 from turnd_client.connect import connect, connect_or_start
 from turnd_client.demo.play import Evidence, approve_everything
 from turnd_client.demo.project import PROMPT, TEST_TOOL, NoPython, write_project, write_transcript
-from turnd_client.errors import ConnectionLost, NoDaemon
+from turnd_client.errors import ClientError, ConnectionLost, NoDaemon
 from turnd_client.follow import follow
 from turnd_client.screen import Screen
 from turnd_client.shapes import Json
@@ -113,7 +113,7 @@ class _Show:
         self._head(f"Session {session.id}")
         evidence = Evidence()
         async with self._person(client) as person:
-            async for update in follow(client, session.id, lost=self._caller.lost):
+            async for update in follow(client, session.id, lost=self._lost):
                 for event in update.events:
                     if evidence.denied:
                         break
@@ -160,7 +160,7 @@ class _Show:
         outcome = evidence.outcome
         missing = evidence.missing(self._project)
         if evidence.denied:
-            self._screen.line(_denied_text(evidence.denied))
+            self._screen.wrapped(_denied_text(evidence.denied))
         elif missing:
             self._screen.line(f"It did not all happen; missing: {', '.join(missing)}.")
             if outcome.cause:
@@ -176,6 +176,10 @@ class _Show:
             "cost_usd": usd(session.cost_nano_usd),
             "text": outcome.text,
         }
+
+    def _lost(self, error: ClientError) -> None:
+        self._screen.end_line()
+        self._caller.lost(error)
 
     def say_where(self) -> None:
         """How to look at it afterwards."""

@@ -1,8 +1,9 @@
-"""Opening paths that an untrusted program may have made: never through a symbolic link, never upwards."""
+"""Opening paths that an untrusted program may have made: never out of a directory, never where a link leads."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 
@@ -19,7 +20,31 @@ def open_beneath(directory: int, path: str, flags: int = os.O_PATH) -> int:
     Raises OSError: ELOOP where any part of the path is a symbolic link, EXDEV where it leads out of the
     directory.
     """
-    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS)
+    return _open(directory, path, flags, _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS)
+
+
+def open_within(directory: int, path: str, flags: int = os.O_PATH) -> int:
+    """As `open_beneath`, but through the symbolic links that stay in the directory."""
+    return _open(directory, path, flags, _BENEATH | _NO_MAGICLINKS)
+
+
+def open_exact(path: str) -> int:
+    """Opens the directory that has this very path: absolute, without symbolic links in any part of it.
+
+    The caller closes the descriptor. Raises OSError: ELOOP where a link has been put anywhere in the path,
+    ENOTDIR where it is no directory.
+    """
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return open_beneath(root, path.lstrip("/"), os.O_PATH | os.O_DIRECTORY)
+    finally:
+        os.close(root)
+
+
+def _open(directory: int, path: str, flags: int, resolve: int) -> int:
+    if "\0" in path:
+        raise OSError(errno.EINVAL, "a path cannot hold a NUL character", path)
+    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, resolve)
     descriptor: int = _libc.syscall(
         ctypes.c_long(_OPENAT2),
         ctypes.c_int(directory),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -15,11 +16,12 @@ from typing import Final, Self
 
 from turnd.cells import seccomp
 from turnd.cells.arguments import GROUP, HOSTS, PASSWD, Descriptors, Mount, arguments, encode, mounts
+from turnd.cells.beneath import identity, open_exact
 from turnd.cells.entry import Entry, enter
 from turnd.cells.gate import shell
 from turnd.cells.limits import LOOK_EVERY_S, find_prlimit, with_rlimits
 from turnd.cells.port import CellFailed
-from turnd.cells.protect import Guarded, guard
+from turnd.cells.protect import Guarded, guard, identity_of
 from turnd.cells.running import BubblewrapCell, Inside, Output
 from turnd.cells.spawn import Memfile, Spawned, Standard
 from turnd.cells.spec import Access, CellRefused, CellSpec
@@ -117,11 +119,13 @@ class Bubblewrap:
 
     async def _start(self, spec: CellSpec) -> BubblewrapCell:
         _check_host(spec)
-        guarded: Sequence[Guarded] = ()
-        if spec.workspace is not None and spec.access is Access.WRITE:
-            guarded = guard(spec.workspace, spec.protected)
-        planned = mounts(spec, guarded)
-        identities = _identities(planned, guarded)
+        with ExitStack() as looking:
+            held = _held(spec, looking)
+            guarded: Sequence[Guarded] = ()
+            if spec.workspace is not None and spec.access is Access.WRITE:
+                guarded = guard(held[spec.workspace], spec.workspace, spec.protected)
+            planned = mounts(spec, guarded)
+            identities = _identities(planned, guarded, held)
         with (
             ExitStack() as undo,
             Memfile("devices", _device_table()) as devices,
@@ -244,18 +248,29 @@ async def _output(given: ExitStack, undo: ExitStack) -> tuple[Output, int]:
     return output, theirs
 
 
-def _identities(planned: Sequence[Mount], guarded: Sequence[Guarded]) -> dict[str, tuple[int, int]]:
+def _identities(
+    planned: Sequence[Mount], guarded: Sequence[Guarded], held: Mapping[str, int]
+) -> dict[str, tuple[int, int]]:
     """What must be found at each place of the finished cell."""
     seen = {mount.path: mount.identity for mount in guarded}
     found = {}
     for mount in planned:
-        status = Path(mount.source).stat()
-        found[mount.target] = seen.get(mount.target, (status.st_dev, status.st_ino))
+        if mount.target in seen:
+            found[mount.target] = seen[mount.target]
+        elif mount.source in held:
+            found[mount.target] = identity(held[mount.source])
+        else:
+            found[mount.target] = identity_of(Path(mount.source).stat())
     return found
 
 
-def _check_host(spec: CellSpec) -> None:
-    """Raises CellRefused where what the cell is to be given is not there, or not what it should be."""
+def _held(spec: CellSpec, looking: ExitStack) -> dict[str, int]:
+    """A descriptor of each directory of the session's, by its path; closed with `looking`.
+
+    Other cells may write around these directories, so no link is followed on the way to them, and what is
+    compared with the finished cell is what was opened here. Raises CellRefused.
+    """
+    held: dict[str, int] = {}
     for what, path in (
         ("workspace", spec.workspace),
         ("session's /tmp", spec.tmp),
@@ -263,12 +278,31 @@ def _check_host(spec: CellSpec) -> None:
     ):
         if path is None:
             continue
-        if not Path(path).is_dir():
-            raise CellRefused(f"the {what} {path} is not a directory")
-        if os.path.realpath(path) != path:
-            raise CellRefused(
-                f"the {what} {path} leads through a symbolic link; its own path is {os.path.realpath(path)}"
-            )
+        try:
+            held[path] = open_exact(path)
+        except OSError as error:
+            raise CellRefused(f"the {what} {path} {_why_not(error)}") from error
+        looking.callback(os.close, held[path])
+    if spec.workspace is not None and spec.identity not in (None, identity(held[spec.workspace])):
+        raise CellRefused(
+            f"the workspace {spec.workspace} is another directory than the one that the session was given: "
+            "it was moved or removed, and this one put in its place"
+        )
+    return held
+
+
+def _why_not(error: OSError) -> str:
+    match error.errno:
+        case errno.ELOOP:
+            return "leads through a symbolic link, and none is followed: it must be the directory's own path"
+        case errno.ENOENT | errno.ENOTDIR:
+            return "is not a directory"
+        case _:
+            return f"cannot be opened: {error.strerror}"
+
+
+def _check_host(spec: CellSpec) -> None:
+    """Raises CellRefused where what the cell is to be given is not there, or not what it should be."""
     for path in spec.read:
         if not Path(path).exists():
             raise CellRefused(f"the path to read {path} does not exist")

@@ -54,26 +54,23 @@ class Guarded:
     """Device and inode that must be found there in the finished cell."""
 
 
-def guard(workspace: str, protected: Sequence[str]) -> list[Guarded]:
-    """The mounts that protect `protected` (relative paths) in `workspace`, outermost first. Raises
-    CellRefused.
+def guard(root: int, workspace: str, protected: Sequence[str]) -> list[Guarded]:
+    """The mounts that protect `protected` (relative paths) in a workspace, outermost first.
+
+    `root` is a descriptor of the very directory that is to be mounted at `workspace`. Raises CellRefused.
     """
-    root = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        read_only: dict[str, tuple[int, int]] = {}
-        for relative in protected:
-            paths = _git_paths(root, relative) if PurePosixPath(relative).name == ".git" else (relative,)
-            for path in paths:
-                if (found := _look(root, path)) is not None:
-                    read_only[path] = identity_of(found)
-        writable: dict[str, tuple[int, int]] = {}
-        for path in read_only:
-            for parent in PurePosixPath(path).parents:
-                name = str(parent)
-                if name != "." and name not in read_only and (found := _look(root, name)) is not None:
-                    writable[name] = identity_of(found)
-    finally:
-        os.close(root)
+    read_only: dict[str, tuple[int, int]] = {}
+    for relative in protected:
+        paths = _git_paths(root, relative) if PurePosixPath(relative).name == ".git" else (relative,)
+        for path in paths:
+            if (found := _look(root, path)) is not None:
+                read_only[path] = identity_of(found)
+    writable: dict[str, tuple[int, int]] = {}
+    for path in read_only:
+        for parent in PurePosixPath(path).parents:
+            name = str(parent)
+            if name != "." and name not in read_only and (found := _look(root, name)) is not None:
+                writable[name] = identity_of(found)
     mounts = [Guarded(str(Path(workspace, path)), True, seen) for path, seen in writable.items()]
     mounts += [Guarded(str(Path(workspace, path)), False, seen) for path, seen in read_only.items()]
     return sorted(mounts, key=lambda mount: mount.path.count("/"))

@@ -85,7 +85,8 @@ class CellSpec:
     """One cell. Use a named constructor: each is a column of the design's table of cells (SBX-01).
 
     `env` is the whole environment of the program but for HOME and TMPDIR, which are the cell's; nothing is
-    inherited. `workspace` is a canonical host path, mounted at the same path inside. `tmp` is a host
+    inherited. `workspace` is a canonical host path, mounted at the same path inside; with `identity` it must
+    still be the directory of that device and inode, whatever has its path by now. `tmp` is a host
     directory mounted on /tmp, or None for a private tmpfs of `limits.tmp_size`. `read` are further host
     paths, mounted read-only at the same paths; those below the workspace are left to `access`. `listen_dir`
     is a host directory, bound writable at LISTEN_DIR. With `network` the cell shares the host's network and
@@ -109,6 +110,7 @@ class CellSpec:
     pass_fds: tuple[int, ...]
     limits: Limits
     protected: tuple[str, ...] = field(default=PROTECTED)
+    identity: tuple[int, int] | None = None
 
     @classmethod
     def workspace_provider(
@@ -122,6 +124,7 @@ class CellSpec:
         pass_fds: Sequence[int] = (),
         limits: Limits | None = None,
         protected: Sequence[str] = PROTECTED,
+        identity: tuple[int, int] | None = None,
     ) -> Self:
         """The provider that edits files: workspace writable, private /tmp, a socket to listen on."""
         return cls(
@@ -138,6 +141,7 @@ class CellSpec:
             pass_fds=tuple(pass_fds),
             limits=limits or Limits(),
             protected=tuple(protected),
+            identity=identity,
         )
 
     @classmethod
@@ -152,6 +156,7 @@ class CellSpec:
         read: Sequence[str] = (),
         limits: Limits | None = None,
         protected: Sequence[str] = PROTECTED,
+        identity: tuple[int, int] | None = None,
     ) -> Self:
         """A command that may change the workspace: the session's environment and /tmp, no sockets at all."""
         return cls(
@@ -168,6 +173,7 @@ class CellSpec:
             pass_fds=(),
             limits=limits or Limits(),
             protected=tuple(protected),
+            identity=identity,
         )
 
     @classmethod
@@ -181,6 +187,7 @@ class CellSpec:
         tmp: str,
         read: Sequence[str] = (),
         limits: Limits | None = None,
+        identity: tuple[int, int] | None = None,
     ) -> Self:
         """A command for which the workspace is read-only; otherwise as `command` (SBX-07)."""
         return cls(
@@ -196,6 +203,7 @@ class CellSpec:
             sockets=False,
             pass_fds=(),
             limits=limits or Limits(),
+            identity=identity,
         )
 
     @classmethod
@@ -212,6 +220,7 @@ class CellSpec:
         pass_fds: Sequence[int] = (),
         limits: Limits | None = None,
         protected: Sequence[str] = PROTECTED,
+        identity: tuple[int, int] | None = None,
     ) -> Self:
         """Anybody else's provider: private /tmp, a socket to listen on, workspace and network as configured.
 
@@ -231,6 +240,7 @@ class CellSpec:
             pass_fds=tuple(pass_fds),
             limits=limits or Limits(),
             protected=tuple(protected),
+            identity=identity,
         )
 
     @property

@@ -131,7 +131,7 @@ class SessionState(NamedTuple):
     """What is open in a session and which numbers come next (LOG-05).
 
     `SessionState()` is that of an empty log. Every event makes a new one, so it is a NamedTuple: `_replace` copies
-    all fields in one call, which for a dataclass was nearly half of what an append cost (see bench/).
+    all fields in one call, which for a dataclass was a third of what an append cost (see bench/).
     """
 
     seq: int = 0
