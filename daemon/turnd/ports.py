@@ -83,11 +83,15 @@ class StoredAnswer:
     answer: bytes
 
 
+class UnreadableSession(Exception):
+    """The stored log of this session cannot be gone on from; the text says what is the case and what to do."""
+
+
 class Log(Protocol):
     """The one way into the event log (LOG-04)."""
 
     async def load(self, session: str) -> None:
-        """Brings state and view of a session into memory. Raises UnknownSession."""
+        """Brings state and view of a session into memory. Raises UnknownSession, UnreadableSession."""
 
     def state(self, session: str) -> SessionState:
         """The state that rules are checked against, as of the last accepted event. The session must be loaded."""

@@ -300,7 +300,8 @@ def test_the_digest_of_a_request_tells_what_was_sent() -> None:
         withheld: bool = False,
         parameters: bytes = b"{}",
     ) -> str:
-        return canon.request_digest(model, system, messages, tools, withheld, parameters)
+        digests = [canon.message_digest(role, blocks) for role, blocks in messages]
+        return canon.request_digest(model, system, digests, tools, withheld, parameters)
 
     assert of() == of(parameters=b" { } ")
     different = {

@@ -332,7 +332,7 @@ def _agent_request(request: Request) -> event_pb2.AgentRequest:
         digest=canon.request_digest(
             request.model,
             made.system,
-            ((m.role, m.blocks) for m in made.messages),
+            (message.digest for message in made.messages),
             ((t.wire_name, t.description, t.input_schema) for t in made.tools),
             made.tools_withheld,
             parameters,

@@ -121,7 +121,7 @@ def _parameters(stored: bytes) -> Mapping[str, object]:
 def _estimate(request: ModelRequest) -> int:
     return estimate.request_tokens(
         request.system,
-        (message.blocks for message in request.messages),
+        (message.tokens for message in request.messages),
         ((tool.wire_name, tool.description, tool.input_schema) for tool in request.tools),
     )
 

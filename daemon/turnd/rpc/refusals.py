@@ -11,7 +11,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
-from turnd.ports import LogFailed, UnknownSession
+from turnd.ports import LogFailed, UnknownSession, UnreadableSession
 from turnd.rpc.limits import MAX_ERROR_DETAILS_BYTES, MAX_ERROR_TEXT_BYTES
 from turnd.rules.state import Violation
 from turnd.sessions.refusal import Code, CommandRefused
@@ -51,6 +51,8 @@ def refusal_of(error: BaseException) -> Refusal | None:
             return Refusal(
                 grpc.StatusCode.NOT_FOUND, str(error), _resource("turnd.v1.Session", "", str(error))
             )
+        case UnreadableSession():
+            return Refusal(grpc.StatusCode.DATA_LOSS, str(error))
         case LogFailed():
             text = f"nothing was done, because the log could not be written: {error}"
             return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, text)

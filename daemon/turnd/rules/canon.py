@@ -114,14 +114,14 @@ def digest(provider: str, tool: str, data: bytes, preconditions: Iterable[common
 def request_digest(
     model: str,
     system: str,
-    messages: Iterable[tuple[str, Sequence[common.ContentBlock]]],
+    messages: Iterable[bytes],
     tools: Iterable[tuple[str, str, bytes]],
     tools_withheld: bool,
     parameters: bytes,
 ) -> str:
     """What a model was asked: SHA-256 in hex.
 
-    `messages` are pairs of role and blocks; `tools` are wire name, description and input schema.
+    `messages` are the digests of the messages; `tools` are wire name, description and input schema.
     """
 
     def parts() -> Iterator[bytes]:
@@ -134,14 +134,17 @@ def request_digest(
             yield _bytes(name)
             yield _bytes(description)
             yield canonical(schema)
-        for role, blocks in messages:
+        for message in messages:
             yield b"message"
-            yield _bytes(role)
-            yield str(len(blocks)).encode()
-            for block in blocks:
-                yield block.SerializeToString(deterministic=True)
+            yield message
 
     return _sha256(parts())
+
+
+def message_digest(role: str, blocks: Sequence[common.ContentBlock]) -> bytes:
+    """SHA-256 over one message."""
+    parts = (_bytes(role), *(block.SerializeToString(deterministic=True) for block in blocks))
+    return bytes.fromhex(_sha256(parts))
 
 
 def _sha256(parts: Iterable[bytes]) -> str:

@@ -57,9 +57,10 @@ def message_tokens(blocks: Iterable[common.ContentBlock]) -> int:
 
 def request_tokens(
     system: str,
-    messages: Iterable[Sequence[common.ContentBlock]],
+    messages: Iterable[int],
     tools: Iterable[tuple[str, str, bytes]],
 ) -> int:
-    """The estimate of a whole request; `tools` are wire name, description and input schema."""
+    """The estimate of a whole request; `messages` are the estimates of its messages, `tools` are wire name,
+    description and input schema."""
     offered = sum(tokens(name) + tokens(text) + tokens(schema) for name, text, schema in tools)
-    return tokens(system) + offered + sum(message_tokens(blocks) for blocks in messages)
+    return tokens(system) + offered + sum(messages)

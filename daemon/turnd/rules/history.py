@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
+from turnd.rules import canon, estimate
 from turnd.rules import history_blocks as blocks_of
 from turnd.rules.history_blocks import Blocks
 from turnd.v1 import common_pb2 as common
@@ -20,12 +22,25 @@ USER: Final = "user"
 ASSISTANT: Final = "assistant"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HistoryMessage:
-    """One message of the history; role is `user` or `assistant`. Results of tools are in user messages."""
+    """One message of the history; role is `user` or `assistant`. Results of tools are in user messages.
+
+    What it costs and what it hashes to is made once, so that a Step costs the same however long the history is.
+    """
 
     role: str
     blocks: Blocks
+
+    @cached_property
+    def tokens(self) -> int:
+        """The estimate of its size."""
+        return estimate.message_tokens(self.blocks)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 over role and blocks."""
+        return canon.message_digest(self.role, self.blocks)
 
 
 @dataclass(slots=True)

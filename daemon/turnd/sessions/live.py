@@ -55,9 +55,8 @@ class LiveSessions:
 
         Raises an ExceptionGroup of what went wrong in single sessions, after all have been stopped.
         """
-        waiting = [live.last_turn() for live in self._sessions.values()]
-        if waiting and grace_s > 0:
-            tasks = [asyncio.ensure_future(each) for each in waiting]
+        if self._sessions and grace_s > 0:
+            tasks = [asyncio.ensure_future(live.last_turn()) for live in self._sessions.values()]
             _, late = await asyncio.wait(tasks, timeout=grace_s)
             for task in late:
                 task.cancel()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Self
 
+from turnd.ports import UnreadableSession
 from turnd.rules.event import Draft, make_event
 from turnd.rules.state import SessionState, apply, position
 from turnd.rules.status import SessionView, advance
 from turnd.v1 import event_pb2
 
 
-class BrokenLog(Exception):
+class BrokenLog(UnreadableSession):
     """A stored log breaks a rule, so that no numbers can be derived from it."""
 
     def __init__(self, session: str, seq: int, text: str) -> None:
