@@ -17,7 +17,7 @@ PYTHON ?= $(shell for candidate in python3.11 python3.12 python3.13 python3; do 
 	then echo "$$candidate"; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint conformance bench proto lock format clean
+.PHONY: help setup demo test lint conformance soak bench proto lock format clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test: setup ## Run every test, and check that what is claimed in docs/requiremen
 
 conformance: setup ## Run the tests that show a requirement, and list which requirements are shown.
 	$(BIN)/python -m pytest -m req --conformance=report $(ARGS)
+
+soak: setup ## Run the long forms of tests/faults: every kill, every fault, many random logs (an hour at most).
+	TURND_TEST_SOAK=1 timeout --foreground 3600 $(BIN)/python -m pytest tests/faults $(ARGS)
 
 bench: setup ## Measure against the floors that the same script measures.
 	$(BIN)/python -m bench $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -30,6 +31,8 @@ _LIMITED = frozenset(
         common_pb2.SESSION_STATUS_ERROR_DOOM_LOOP,
     }
 )
+
+_REPORT = ("core", "report_result")
 
 
 @dataclass(slots=True)
@@ -87,6 +90,7 @@ class Outcome:
                         self._note_denial(applied.call_id, applied.decided_by)
             case "tool_result":
                 self._note_unanswered(event.tool_result)
+                self._note_report(event.tool_result)
             case "turn_stopping":
                 self.stopping = event.turn_stopping
             case "turn_end":
@@ -108,6 +112,12 @@ class Outcome:
             and result.category == common_pb2.TOOL_ERROR_CATEGORY_DENIED
         ):
             self._deny(result.call_id, "nobody was there to answer the question")
+
+    def _note_report(self, result: event_pb2.ToolResult) -> None:
+        """What `report_result` was told is the answer, whatever was said beside it."""
+        call = self._calls.get(result.call_id)
+        if call is not None and (call.provider, call.tool) == _REPORT and not result.is_error:
+            self.text = str(json.loads(call.input)["summary"])
 
     def _deny(self, call_id: str, reason: str) -> None:
         call = self._calls.get(call_id, event_pb2.ToolCall())

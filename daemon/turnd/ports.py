@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from google.protobuf.message import Message as Payload
 
@@ -56,6 +56,19 @@ class Ids(Protocol):
 
 class LogFailed(Exception):
     """A commit failed (disk full, I/O error); the state is what is on disk, and nothing was published (LOG-14)."""
+
+
+MAX_EVENT_BYTES: Final = 8 * 2**20
+"""Of an event as it is stored. Half of what one message of the transport takes, so that it can always be sent."""
+
+
+class EventTooLarge(Exception):
+    """An event that is larger than `MAX_EVENT_BYTES`; nothing of its append was accepted (RPC-01)."""
+
+    def __init__(self, kind: str, size: int) -> None:
+        super().__init__(f"expected an event of at most {MAX_EVENT_BYTES} bytes, found {kind} of {size}")
+        self.kind = kind
+        self.size = size
 
 
 class UnknownSession(Exception):

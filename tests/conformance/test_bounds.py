@@ -94,3 +94,13 @@ async def test_a_session_takes_only_what_its_status_allows() -> None:
         assert (await daemon.client.close_session(idle.id)).status == common.SESSION_STATUS_COMPLETED
         with pytest.raises(Refused):
             await daemon.client.close_session(idle.id)
+
+
+@pytest.mark.req("LOOP-03")
+async def test_what_was_reported_is_the_answer() -> None:
+    async with running_daemon() as daemon:
+        report = {"tool": "report_result", "input": {"summary": "All done.", "success": True}}
+        done = await daemon.turn("run", "go", "--model", daemon.replay({"stream": [report]}), "--json")
+    assert done.code == 0, done.stderr
+    assert done.json_lines[-1]["text"] == "All done."
+    assert done.json_lines[-1]["reason"] == "completed"

@@ -49,7 +49,10 @@ def _series() -> Sequence[Sequence[Append]]:
     """Groups of appends; those of a group are begun together."""
     item = common.PlanItem(call_id="w", decision=common.POLICY_ACTION_ASK)
     approved = event_pb2.ApprovalDecided(
-        request_id="r", call_id="w", outcome=common.APPROVAL_OUTCOME_APPROVED, scope=common.APPROVAL_SCOPE_ONCE
+        request_id="r",
+        call_id="w",
+        outcome=common.APPROVAL_OUTCOME_APPROVED,
+        scope=common.APPROVAL_SCOPE_ONCE,
     )
     long = "x" * 20_000
     return [

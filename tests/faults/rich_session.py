@@ -97,7 +97,10 @@ class World:
         name = json.loads(call.input)["name"]
         if name == "talk" and not self._talked:
             self._talked = True
-            for text, delivery in (("faster", common.DELIVERY_NEXT_STEP), ("then", common.DELIVERY_NEXT_TURN)):
+            for text, delivery in (
+                ("faster", common.DELIVERY_NEXT_STEP),
+                ("then", common.DELIVERY_NEXT_TURN),
+            ):
                 self._talking.append(asyncio.create_task(self._say(text, delivery)))
         if name in ("drifts", "again") and name not in self._drifted:
             self._drifted.add(name)

@@ -102,7 +102,7 @@ async def test_what_failed_does_not_come_back_when_the_daemon_is_killed_right_th
     """The frames of a commit whose sync failed are whole in the WAL, where a start would find them."""
     kills = 0
     with Forge("tests.faults.append_series", shim) as forge:
-        for first in places(in_soak(1, 5 if kinds == Kind.SYNC else 17)):
+        for first in itertools.count(1) if kinds == Kind.SYNC else places(in_soak(1, 17)):
             here = memory_path / str(first)
             end = forge.run("end_at_fault", here, kinds=kinds, first=first, action=errno.EIO)
             said = tries_said(here)
@@ -113,7 +113,7 @@ async def test_what_failed_does_not_come_back_when_the_daemon_is_killed_right_th
             shutil.rmtree(here)
             if not met:
                 break
-    assert kills, "faults were met"
+    assert kills > 1, "faults were met"
 
 
 @NEEDS_SHIM

@@ -78,7 +78,9 @@ class RealLog(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = Path(tempfile.mkdtemp(prefix="turnd-machine-", dir=MEMORY if MEMORY.is_dir() else None))
+        self.directory = Path(
+            tempfile.mkdtemp(prefix="turnd-machine-", dir=MEMORY if MEMORY.is_dir() else None)
+        )
         self.runner = asyncio.Runner()
         self.stack = AsyncExitStack()
         self.log: EventLog

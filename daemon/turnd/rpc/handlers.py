@@ -14,8 +14,9 @@ import structlog
 from google.protobuf.message import DecodeError, Message
 
 from turnd.rpc.calls import RunningCalls, is_being_cancelled
-from turnd.rpc.limits import STUCK_CLIENT_S
-from turnd.rpc.refusals import BadRequest, Refusal, abort, refusal_of
+from turnd.rpc.checks import check
+from turnd.rpc.limits import MAX_MESSAGE_BYTES, STUCK_CLIENT_S
+from turnd.rpc.refusals import BadRequest, Refusal, ResponseTooLarge, abort, refusal_of
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -56,11 +57,11 @@ class Handlers:
     ) -> Handler:
         """One request, one response."""
 
-        async def handle(request: _Request | _Undecodable, context: _Context) -> Message:
+        async def handle(request: _Request | _Undecodable, context: _Context) -> bytes:
             async with _Answering(self._calls, context):
-                return await method(_decoded(request))
+                return _encoded(await method(_decoded(request)))
 
-        return grpc.unary_unary_rpc_method_handler(handle, _decoder(request_type), _encode)
+        return grpc.unary_unary_rpc_method_handler(handle, _decoder(request_type), None)
 
     def stream(
         self,
@@ -73,7 +74,7 @@ class Handlers:
             async with _Answering(self._calls, context):
                 await self._write_all(context, method(_decoded(request)))
 
-        return grpc.unary_stream_rpc_method_handler(handle, _decoder(request_type), _encode)
+        return grpc.unary_stream_rpc_method_handler(handle, _decoder(request_type), None)
 
     def upload(
         self,
@@ -82,19 +83,19 @@ class Handlers:
     ) -> Handler:
         """Many requests, one response."""
 
-        async def handle(requests: AsyncIterator[_Request | _Undecodable], context: _Context) -> Message:
+        async def handle(requests: AsyncIterator[_Request | _Undecodable], context: _Context) -> bytes:
             async with _Answering(self._calls, context):
-                return await method(_decoded(request) async for request in requests)
+                return _encoded(await method(_decoded(request) async for request in requests))
 
-        return grpc.stream_unary_rpc_method_handler(handle, _decoder(request_type), _encode)
+        return grpc.stream_unary_rpc_method_handler(handle, _decoder(request_type), None)
 
     async def _write_all(self, context: _Context, responses: AsyncGenerator[Message | bytes, None]) -> None:
         # Closed here in any case: gRPC would leave that to the collector (G02).
         async with aclosing(responses):
             async for response in responses:
-                await self._write(context, response)
+                await self._write(context, _encoded(response))
 
-    async def _write(self, context: _Context, response: Message | bytes) -> None:
+    async def _write(self, context: _Context, response: bytes) -> None:
         try:
             async with asyncio.timeout(self._stuck_client_s):
                 await context.write(response)
@@ -155,8 +156,13 @@ def _decoder(request_type: type[_Request]) -> Callable[[bytes], _Request | _Unde
 def _decoded(request: _Request | _Undecodable) -> _Request:
     if isinstance(request, _Undecodable):
         raise BadRequest("", request.text)
+    check(request)
     return request
 
 
-def _encode(response: Message | bytes) -> bytes:
-    return response if isinstance(response, bytes) else response.SerializeToString()
+def _encoded(response: Message | bytes) -> bytes:
+    data = response if isinstance(response, bytes) else response.SerializeToString()
+    if len(data) > MAX_MESSAGE_BYTES:
+        kind = "this stream" if isinstance(response, bytes) else response.DESCRIPTOR.name.removesuffix("Response")
+        raise ResponseTooLarge(kind, len(data))
+    return data

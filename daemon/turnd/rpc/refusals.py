@@ -11,8 +11,8 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
-from turnd.ports import LogFailed, UnknownSession, UnreadableSession
-from turnd.rpc.limits import MAX_ERROR_DETAILS_BYTES, MAX_ERROR_TEXT_BYTES
+from turnd.ports import EventTooLarge, LogFailed, UnknownSession, UnreadableSession
+from turnd.rpc.limits import MAX_ERROR_DETAILS_BYTES, MAX_ERROR_TEXT_BYTES, MAX_MESSAGE_BYTES
 from turnd.rules.state import Violation
 from turnd.sessions.refusal import Code, CommandRefused
 
@@ -40,6 +40,16 @@ class BadRequest(Exception):
         self.code = code
 
 
+class ResponseTooLarge(Exception):
+    """An answer that no message of the transport can carry, of `size` bytes."""
+
+    def __init__(self, kind: str, size: int) -> None:
+        super().__init__(
+            f"the answer to {kind} has {size} bytes, and one message takes {MAX_MESSAGE_BYTES}; "
+            "what was asked for was done"
+        )
+
+
 def refusal_of(error: BaseException) -> Refusal | None:
     """The refusal that an error means; None where it is a fault of the daemon's own."""
     match error:
@@ -56,6 +66,11 @@ def refusal_of(error: BaseException) -> Refusal | None:
         case LogFailed():
             text = f"nothing was done, because the log could not be written: {error}"
             return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        case EventTooLarge():
+            text = f"nothing was done: {error}; send less at once"
+            return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        case ResponseTooLarge():
+            return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         case Violation():
             text = f"the session cannot do this now: {error.text}"
             return Refusal(grpc.StatusCode.FAILED_PRECONDITION, text, _precondition(error.text, {}))

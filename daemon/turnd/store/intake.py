@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from turnd.ports import AnsweredRequest, Clock, LogFailed
-from turnd.rules.event import Draft
+from turnd.ports import MAX_EVENT_BYTES, AnsweredRequest, Clock, EventTooLarge, LogFailed
+from turnd.rules.event import Draft, event_type
 from turnd.rules.state import is_commitment
 from turnd.store.admission import Admission
 from turnd.store.batch import Batch, Change, Entry, Failed, Outcome, Request, Stored
@@ -95,7 +95,7 @@ class Intake:
     ) -> asyncio.Future[list[event_pb2.Event]]:
         """Checks all drafts, and only then changes anything; the future is done when they are committed.
 
-        Raises Violation, SessionNotLoaded, LogFailed.
+        Raises Violation, SessionNotLoaded, EventTooLarge, LogFailed.
         """
         if self._closed:
             raise LogFailed(self._closed)
@@ -112,7 +112,10 @@ class Intake:
             event = before.event(draft, now_us)
             after[session] = before.after(event)
             commitment = commitment or is_commitment(before.state, event)
-            entries.append(Entry(keys[session], event, event.SerializeToString()))
+            blob = event.SerializeToString()
+            if len(blob) > MAX_EVENT_BYTES:
+                raise EventTooLarge(event_type(event), len(blob))
+            entries.append(Entry(keys[session], event, blob))
         done: asyncio.Future[list[event_pb2.Event]] = asyncio.get_running_loop().create_future()
         request = None if answered is None else _answer(answered, entries, now_us)
         if entries or request is not None:

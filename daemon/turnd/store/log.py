@@ -176,7 +176,7 @@ class EventLog:
 
         The check happens at once, before anything else runs; only where more is in flight than `Admission`
         allows does the append wait its turn first. Cancelling the caller cancels neither. Raises Violation,
-        SessionNotLoaded, LogFailed; then none of the drafts is stored.
+        SessionNotLoaded, EventTooLarge, LogFailed; then none of the drafts is stored.
         """
         if self._admission.open:
             done = self._open.intake.accept(drafts, answered)
