@@ -275,7 +275,7 @@ class Client:
         )
 
     async def export(self, session: str) -> AsyncGenerator[bytes, None]:
-        """The session as JSON Lines, in parts that end with a newline."""
+        """The session as JSON Lines, in parts; a line may go on in the next one."""
         request = sessions_pb2.ExportRequest(session=session)
         async for part in self._stream(self._sessions.Export, request, STREAM_TIMEOUT_S):
             yield part.lines

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 
 from turnd.ports import UnknownSession
 from turnd.sessions.importing import Arrived
 from turnd.sessions.refusal import invalid, not_found
 from turnd.store.catalogue import AmbiguousSession, BadPageToken
 from turnd.store.log import EventLog
-from turnd.store.transfer import Arrival, Fault, NotImportable, Report, Verifier, export_lines, verify_stored
+from turnd.store.transfer import (
+    Arrival,
+    Fault,
+    NotImportable,
+    Report,
+    Verifier,
+    export_lines,
+    pieces,
+    verify_stored,
+)
 from turnd.tools.spool import NoSpool, Spool
 from turnd.v1 import sessions_pb2
 
@@ -54,7 +64,7 @@ class LogArchive:
         return sessions_pb2.ListSessionsResponse(sessions=page.sessions, next_page_token=page.next_page_token)
 
     async def export(self, session: str) -> AsyncGenerator[bytes, None]:
-        """The session's log as JSON Lines, in parts of whole lines."""
+        """The session's log as JSON Lines, in parts of less than 1 MiB."""
         async for lines in export_lines(self._log, session):
             yield lines
 
@@ -62,24 +72,25 @@ class LogArchive:
         self, requests: AsyncIterator[sessions_pb2.VerifyRequest]
     ) -> sessions_pb2.VerifyResponse:
         """Checks a stored session, or the bytes of a file, by the same rules. Raises CommandRefused."""
+        first = await anext(requests, sessions_pb2.VerifyRequest(lines=b""))
+        if first.HasField("session"):
+            session = await self.resolve(first.session)
+            return _verified(await verify_stored(self._log, session))
         verifier = Verifier()
-        async for request in requests:
-            match request.WhichOneof("part"):
-                case "session":
-                    session = await self.resolve(request.session)
-                    return _verified(await verify_stored(self._log, session))
-                case "lines":
-                    await asyncio.to_thread(verifier.feed, request.lines)
-                case None:
-                    raise invalid("part", "expected a session or lines, found neither")
-        return _verified(verifier.finish())
+        async with aclosing(pieces(_lines(first, requests))) as parts:
+            async for part in parts:
+                await asyncio.to_thread(verifier.feed, part)
+                if verifier.full:
+                    break
+        return _verified(await asyncio.to_thread(verifier.finish))
 
     async def receive(self, lines: AsyncIterator[bytes]) -> Arrived:
         """Reads the log of one session that is to be imported. Raises CommandRefused for anything else."""
         arrival = Arrival()
         try:
-            async for part in lines:
-                await asyncio.to_thread(arrival.feed, part)
+            async with aclosing(pieces(lines)) as parts:
+                async for part in parts:
+                    await asyncio.to_thread(arrival.feed, part)
             events, report = await asyncio.to_thread(arrival.finish)
         except NotImportable as not_a_log:
             raise invalid("lines", f"{not_a_log}; nothing was imported") from None
@@ -115,6 +126,18 @@ class SpoolOutputs:
             offset = page.offset + len(page.data)
             if not page.data or offset >= page.spooled_bytes:
                 return
+
+
+async def _lines(
+    first: sessions_pb2.VerifyRequest, rest: AsyncIterator[sessions_pb2.VerifyRequest]
+) -> AsyncIterator[bytes]:
+    if not first.HasField("lines"):
+        raise invalid("part", "expected a session or lines, found neither")
+    yield first.lines
+    async for request in rest:
+        if not request.HasField("lines"):
+            raise invalid("part", "expected further lines, found none")
+        yield request.lines
 
 
 def _verified(report: Report) -> sessions_pb2.VerifyResponse:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from turnd.v1 import provider_pb2
 from turnd_provider.kernel import Kernel, KernelRefused
 
 __all__ = ["BlockingContext", "Call", "CommandResult", "Context", "KernelRefused"]
+
+MAX_TIMEOUT_S: Final = 86_400.0
+"""The longest time-out of a command that is told to the daemon; its call's deadline comes long before."""
 
 Channel = Literal["stdout", "stderr"]
 Access = Literal["read", "write"]
@@ -43,6 +47,8 @@ class CommandResult:
     duration_ms: int
     limit: str
     """The limit that the cell was ended for; empty: none."""
+    ended_from_outside: bool
+    """Its cell was killed, not by the daemon, before the command had ended; `exit_code` says nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +141,15 @@ class Context:
         """Has the daemon run a command line by bash in a fresh cell; the tool must declare `runs_commands`.
 
         `access` is what the command may do to the workspace; `cwd` is absolute or relative to the call's
-        directory; `timeout_s` 0 means until the call's deadline. Raises KernelRefused. Cancelling the wait
-        ends the command.
+        directory; `timeout_s` 0 means until the call's deadline, which also ends what has more time. Raises
+        KernelRefused, and ValueError for a time-out below 0. Cancelling the wait ends the command.
         """
         request = provider_pb2.RunCommand(
             call_id=self.call.call_id,
             command=command,
             cwd=cwd,
             access=_ACCESS[access],
-            timeout_ms=round(timeout_s * 1000),
+            timeout_ms=_milliseconds(timeout_s),
         )
         answer = await self._ask(provider_pb2.KernelResponse(run_command=request))
         ended = answer.command_finished
@@ -156,6 +162,7 @@ class Context:
             left_behind=ended.left_behind,
             duration_ms=ended.duration_ms,
             limit=ended.limit,
+            ended_from_outside=ended.ended_from_outside,
         )
 
     async def note(self, text: str, data: object = None) -> None:
@@ -173,6 +180,12 @@ class Context:
         if self._kernel is None:
             raise RuntimeError("a preview has no effects: it asks the daemon for nothing")
         return await self._kernel.call(message)
+
+
+def _milliseconds(timeout_s: float) -> int:
+    if not timeout_s >= 0:
+        raise ValueError(f"a time-out is a number of seconds from 0 on, found {timeout_s!r}")
+    return math.ceil(min(timeout_s, MAX_TIMEOUT_S) * 1000)
 
 
 class BlockingContext:

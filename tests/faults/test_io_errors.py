@@ -158,17 +158,19 @@ def small_disk(directory: Path) -> Iterator[None]:
         subprocess.run(["umount", str(directory)], timeout=30, check=True)
 
 
+def append_for_ever(file: Path, block: bytes) -> None:
+    with file.open("ab", buffering=0) as opened:
+        while True:
+            opened.write(block)
+
+
 @contextmanager
 def full(directory: Path) -> Iterator[None]:
     """Not a byte of room."""
     ballast = directory / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        for size in (2**20, 4096, 1):
-            try:
-                while True:
-                    file.write(b"x" * size)
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
+    for size in (2**20, 4096, 1):
+        with pytest.raises(OSError, match="No space left on device"):
+            append_for_ever(ballast, b"x" * size)
     try:
         yield
     finally:

@@ -19,10 +19,10 @@ from tests.faults.survivors import check_survived, said_lines
 pytestmark = pytest.mark.timeout(in_soak(1800, 240))
 
 JOBS = "tests.faults.rich_session"
-EVENT_STRIDE = in_soak(1, 2)
+EVENT_STRIDE = in_soak(1, 3)
 COMMIT_STRIDE = in_soak(1, 25)
 WRITE_STRIDE = in_soak(1, 151)
-REPAIR_STRIDE = in_soak(1, 5)
+REPAIR_STRIDE = in_soak(1, 9)
 MAKING = in_soak(60, 12)
 """So many of the first writes make the file."""
 
@@ -34,9 +34,8 @@ async def kill_at_each(
 
     While one session plays, what the one before it left is checked.
     """
-    kills = 0
     before: Path | None = None
-    for place in arguments:
+    for kills, place in enumerate(arguments):
         here = directory / f"{job}-{kills}"
         forge.begin(job, here, **place)
         if before is not None:
@@ -46,7 +45,6 @@ async def kill_at_each(
             await check(here)
             return kills
         before = here
-        kills += 1
     raise AssertionError("places without an end")
 
 

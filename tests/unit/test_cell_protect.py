@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from turnd.cells import PROTECTED, CellRefused
-from turnd.cells.beneath import identity_beneath, open_beneath
-from turnd.cells.protect import guard
+from turnd.cells.beneath import identity_beneath, open_beneath, open_exact
+from turnd.cells.protect import Guarded, guard
 
 
 @pytest.fixture
@@ -17,9 +18,17 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path.resolve()
 
 
+def guarded(workspace: Path, protected: Sequence[str]) -> list[Guarded]:
+    root = open_exact(str(workspace))
+    try:
+        return guard(root, str(workspace), protected)
+    finally:
+        os.close(root)
+
+
 def mounts(workspace: Path, *protected: str) -> dict[str, bool]:
     """Path relative to the workspace, and whether it stays writable."""
-    found = guard(str(workspace), protected or PROTECTED)
+    found = guarded(workspace, protected or PROTECTED)
     return {str(Path(mount.path).relative_to(workspace)): mount.writable for mount in found}
 
 
@@ -91,7 +100,7 @@ def test_named_repositories_elsewhere_are_guarded_too(workspace: Path) -> None:
 def test_identities_are_those_of_what_was_looked_at(workspace: Path) -> None:
     (workspace / ".vscode").mkdir()
     (workspace / ".vscode" / "tasks.json").touch()
-    for mount in guard(str(workspace), PROTECTED):
+    for mount in guarded(workspace, PROTECTED):
         status = Path(mount.path).stat()
         assert mount.identity == (status.st_dev, status.st_ino)
 

@@ -147,8 +147,8 @@ async def test_a_request_that_is_no_message_is_named(short_path: Path, data: byt
 async def test_a_call_that_this_version_does_not_have_says_so(short_path: Path) -> None:
     async with served(short_path) as it, it.channel() as channel:
         sessions = sessions_pb2_grpc.SessionsStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError, match=r"version 0\.0\.1\) does not have Fork") as refused:
-            await sessions.Fork(sessions_pb2.ForkRequest(), metadata=it.metadata, timeout=10)
+        with pytest.raises(grpc.aio.AioRpcError, match=r"version 0\.0\.1\) does not have Resume") as refused:
+            await sessions.Resume(sessions_pb2.ResumeRequest(), metadata=it.metadata, timeout=10)
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
         with pytest.raises(grpc.aio.AioRpcError, match="does not have Import"):
             await sessions.Import(iter([sessions_pb2.ImportRequest()]), metadata=it.metadata, timeout=10)
@@ -193,3 +193,12 @@ async def test_a_client_that_pings_an_idle_connection_is_not_sent_away(short_pat
         assert isinstance(second, sessions_pb2.AttachResponse)
         assert second.heartbeat
         call.cancel()
+
+
+@pytest.mark.req("RPC-05")
+async def test_an_answer_that_no_message_can_carry_is_a_status(short_path: Path) -> None:
+    async with served(short_path) as it, it.client() as client:
+        it.tail.commit(note(1, "x" * (17 * 1024 * 1024)))
+        with pytest.raises(Refused, match="one message takes 16777216") as refused:
+            _ = [part async for part in client.export(SESSION)]
+        assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -29,7 +29,7 @@ from tests.unit.stored import (
     usage,
 )
 
-from turnd.ports import Log, LogFailed, UnknownSession
+from turnd.ports import MAX_EVENT_BYTES, EventTooLarge, Log, LogFailed, UnknownSession
 from turnd.rules.event import Draft
 from turnd.rules.state import Violation
 from turnd.store import writer as writer_module
@@ -458,3 +458,17 @@ async def test_a_page_is_bounded_in_bytes(tmp_path: Path) -> None:
         for _ in range(5):
             await log.append(note("A", "x" * 3_000_000))
         assert [len(page) async for page in log.read("A")] == [3, 2, 1]
+
+
+@pytest.mark.req("RPC-01")
+async def test_an_event_that_could_not_be_sent_is_not_accepted(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        await log.append(created("A"))
+        for text, taken in (("x" * (MAX_EVENT_BYTES - 1000), True), ("x" * MAX_EVENT_BYTES, False)):
+            before = log.state("A")
+            if taken:
+                await log.append(Draft("A", event_pb2.Note(text=text)))
+                continue
+            with pytest.raises(EventTooLarge, match="at most 8388608 bytes, found note of 83886"):
+                await log.append(Draft("A", event_pb2.Note(text="y")), Draft("A", event_pb2.Note(text=text)))
+            assert log.state("A") == before

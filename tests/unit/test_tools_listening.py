@@ -8,30 +8,33 @@ import socket
 from pathlib import Path
 
 import pytest
+import structlog
 
 from turnd.tools.listening import MAX_SOCKET_PATH_BYTES, SOCKET, ListenDirectory, NotReady, ReadyPipe
+
+LOG = structlog.get_logger()
 
 
 @pytest.mark.req("V04")
 def test_a_path_that_is_too_long_in_bytes_is_explained(tmp_path: Path) -> None:
     length = MAX_SOCKET_PATH_BYTES - len(os.fsencode(tmp_path)) - len("/") - len("/123456789abc/s")
     fits = "é" * (length // 2) + "e" * (length % 2)
-    made = ListenDirectory.make(tmp_path / fits, "root", "provider", "1")
+    made = ListenDirectory.make(tmp_path / fits, LOG, "root", "provider", "1")
     assert len(os.fsencode(made.path / SOCKET)) == MAX_SOCKET_PATH_BYTES
     socket.socket(socket.AF_UNIX).bind(str(made.path / SOCKET))
     with pytest.raises(NotReady, match=f"has {MAX_SOCKET_PATH_BYTES + 1} bytes"):
-        ListenDirectory.make(tmp_path / (fits + "e"), "root", "provider", "1")
+        ListenDirectory.make(tmp_path / (fits + "e"), LOG, "root", "provider", "1")
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_directories_are_private_empty_and_distinct(short_path: Path) -> None:
-    one = ListenDirectory.make(short_path / "p", "root", "provider", "1")
+    one = ListenDirectory.make(short_path / "p", LOG, "root", "provider", "1")
     assert one.path.stat().st_mode & 0o777 == 0o700
     assert one.path.parent.stat().st_mode & 0o777 == 0o700
-    assert ListenDirectory.make(short_path / "p", "root", "provider", "2").path != one.path
-    assert ListenDirectory.make(short_path / "p", "rootprovider", "", "1").path != one.path
+    assert ListenDirectory.make(short_path / "p", LOG, "root", "provider", "2").path != one.path
+    assert ListenDirectory.make(short_path / "p", LOG, "rootprovider", "", "1").path != one.path
     (one.path / "left").touch()
-    again = ListenDirectory.make(short_path / "p", "root", "provider", "1")
+    again = ListenDirectory.make(short_path / "p", LOG, "root", "provider", "1")
     assert again == one
     assert not list(again.path.iterdir())
     one.remove()
@@ -45,7 +48,7 @@ def _bound(path: Path) -> socket.socket:
 
 
 def test_only_a_socket_itself_is_opened(short_path: Path) -> None:
-    place = ListenDirectory.make(short_path / "p", "x")
+    place = ListenDirectory.make(short_path / "p", LOG, "x")
     target = place.path / SOCKET
     with pytest.raises(NotReady, match="there is no socket"):
         place.open_socket()

@@ -20,9 +20,10 @@ from turnd.cells.beneath import identity, open_exact
 from turnd.cells.entry import Entry, enter
 from turnd.cells.gate import shell
 from turnd.cells.limits import LOOK_EVERY_S, find_prlimit, with_rlimits
+from turnd.cells.output import Output
 from turnd.cells.port import CellFailed
 from turnd.cells.protect import Guarded, guard, identity_of
-from turnd.cells.running import BubblewrapCell, Inside, Output
+from turnd.cells.running import BubblewrapCell, Inside
 from turnd.cells.spawn import Memfile, Spawned, Standard
 from turnd.cells.spec import Access, CellRefused, CellSpec
 from turnd.ports import SandboxUnavailable
@@ -86,7 +87,7 @@ class Bubblewrap:
     async def version(self) -> tuple[int, ...]:
         """bubblewrap's own. Raises SandboxUnavailable where it does not say."""
         out, out_inside = os.pipe()
-        output = await Output.open(out)
+        output = Output(out)
         try:
             with ExitStack() as given:
                 given.callback(os.close, out_inside)
@@ -136,8 +137,8 @@ class Bubblewrap:
             gate.setblocking(False)
             with ExitStack() as given:
                 given.callback(gate_inside.close)
-                stdout, stdout_inside = await _output(given, undo)
-                stderr, stderr_inside = await _output(given, undo)
+                stdout, stdout_inside = _output(given, undo)
+                stderr, stderr_inside = _output(given, undo)
                 standard = Standard(gate_inside.fileno(), stdout_inside, stderr_inside)
                 launcher = self._launch(spec, planned, standard, status.number, devices.number)
             inside = await _enter_or_end(launcher, Entry(gate, status.number, stderr.reader, identities))
@@ -241,9 +242,9 @@ def _pipe(given: ExitStack) -> tuple[int, int]:
     return ours, theirs
 
 
-async def _output(given: ExitStack, undo: ExitStack) -> tuple[Output, int]:
+def _output(given: ExitStack, undo: ExitStack) -> tuple[Output, int]:
     ours, theirs = _pipe(given)
-    output = await Output.open(ours)
+    output = Output(ours)
     undo.callback(output.close)
     return output, theirs
 

@@ -31,6 +31,11 @@ class CellExit:
     """The program was over, but processes that it had started were not: they were ended with the cell."""
     limit: str | None
     """The limit that the whole cell passed and was killed for: `memory` or `processes`."""
+    from_outside: bool = False
+    """The cell was ended by something else than its owner, before it told how its program ended: somebody killed
+    it, the system ran out of memory, or the program killed what it runs in. Then `code` says nothing of the
+    program.
+    """
 
 
 class Cell(Protocol):

@@ -11,6 +11,7 @@ from typing import Final
 
 from turnd.cells.gate import MAX_MESSAGE, read_over
 from turnd.cells.limits import ProcessTable, watch
+from turnd.cells.output import Output
 from turnd.cells.port import CellExit, CellStuck
 from turnd.cells.spawn import Pidfd, Spawned
 from turnd.cells.spec import Limits
@@ -18,32 +19,8 @@ from turnd.cells.spec import Limits
 TEARDOWN_S: Final = 10.0
 """The kernel ends a killed cell in milliseconds; after this long a process of it hangs in the kernel."""
 
-_BUFFER: Final = 1 << 16
 _LOOK_AGAIN_S: Final = 0.01
 _SIGNAL_BASE: Final = 128
-
-
-class Output:
-    """One end of a pipe that a program writes into, as a bounded stream."""
-
-    def __init__(self, reader: asyncio.StreamReader, transport: asyncio.ReadTransport) -> None:
-        self.reader = reader
-        self._transport = transport
-
-    @classmethod
-    async def open(cls, descriptor: int) -> Output:
-        """Takes over the descriptor."""
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=_BUFFER, loop=loop)
-        pipe = os.fdopen(descriptor, "rb", buffering=0)
-        transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader, loop=loop), pipe
-        )
-        return cls(reader, transport)
-
-    def close(self) -> None:
-        """Drops what was not read."""
-        self._transport.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +44,8 @@ class Inside:
 class BubblewrapCell:
     """See `port.Cell`. Made by `Bubblewrap.start` only.
 
-    The mutable state is the task `_life`: until it is done the cell's inside is open, and nobody else closes
-    it.
+    The mutable state is the task `_life` (until it is done the cell's inside is open, and nobody else closes
+    it), and whether the cell was killed by its owner.
     """
 
     def __init__(
@@ -78,6 +55,7 @@ class BubblewrapCell:
         self._inside = inside
         self._stdout = stdout
         self._stderr = stderr
+        self._killed = False
         self._life = asyncio.create_task(self._live(limits), name=f"cell {launcher.pid}")
 
     @property
@@ -108,6 +86,7 @@ class BubblewrapCell:
 
     def kill(self) -> None:
         if not self._life.done():
+            self._killed = True
             self._inside.init.kill()
 
     async def close(self) -> None:
@@ -158,10 +137,12 @@ class BubblewrapCell:
                 launcher_code = await self._gone()
         finally:
             inside.close()
+        from_outside = code is None and limit is None and not self._killed
         if code is None:
             code = launcher_code if launcher_code >= 0 else _SIGNAL_BASE - launcher_code
         number = code - _SIGNAL_BASE
-        return CellExit(code, number if number in signal.valid_signals() else None, left_behind, limit)
+        ended_by = number if number in signal.valid_signals() else None
+        return CellExit(code, ended_by, left_behind, limit, from_outside)
 
     async def _over(self, limits: Limits) -> tuple[bytes, str | None]:
         """What the shell said last (nothing, where it was ended), and the limit that was passed."""

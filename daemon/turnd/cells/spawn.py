@@ -43,7 +43,12 @@ class Spawned:
             cwd="/",
             start_new_session=True,
         )
-        self._pidfd = os.pidfd_open(self._process.pid)
+        try:
+            self._pidfd: int | None = os.pidfd_open(self._process.pid)
+        except OSError:
+            self._process.kill()
+            self._process.wait()
+            raise
 
     @property
     def pid(self) -> int:
@@ -58,10 +63,13 @@ class Spawned:
 
         No time-out: the caller has one.
         """
-        if self._process.returncode is None:
+        if self._process.returncode is None and self._pidfd is not None:
             await readable(self._pidfd)
             self._process.wait()
-            os.close(self._pidfd)
+        # `kill` collects a process that is over, too.
+        pidfd, self._pidfd = self._pidfd, None
+        if pidfd is not None:
+            os.close(pidfd)
         code = self._process.returncode
         assert code is not None
         return code

@@ -72,7 +72,9 @@ def _check_value(message: Message, field: FieldDescriptor, value: object, path: 
 
 def _check_text(name: str, text: str, path: str) -> None:
     if "\0" in text:
-        raise BadRequest(path, f"{path}: expected text without NUL, found one at character {text.index(chr(0))}")
+        raise BadRequest(
+            path, f"{path}: expected text without NUL, found one at character {text.index(chr(0))}"
+        )
     if name in MAX_BYTES:
         _check_bytes(name, len(text.encode()), path)
         return

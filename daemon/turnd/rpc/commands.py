@@ -51,7 +51,7 @@ class SessionCommands(Protocol):
     ) -> AsyncGenerator[sessions_pb2.ReadOutputResponse, None]: ...
 
     def export(self, request: sessions_pb2.ExportRequest) -> AsyncGenerator[bytes, None]:
-        """Parts of the JSON Lines, each ended by a newline and smaller than the message limit."""
+        """The bytes of the JSON Lines, in parts of less than 1 MiB."""
 
     async def verify(
         self, requests: AsyncIterator[sessions_pb2.VerifyRequest]

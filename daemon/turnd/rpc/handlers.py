@@ -163,6 +163,10 @@ def _decoded(request: _Request | _Undecodable) -> _Request:
 def _encoded(response: Message | bytes) -> bytes:
     data = response if isinstance(response, bytes) else response.SerializeToString()
     if len(data) > MAX_MESSAGE_BYTES:
-        kind = "this stream" if isinstance(response, bytes) else response.DESCRIPTOR.name.removesuffix("Response")
+        kind = (
+            "this stream"
+            if isinstance(response, bytes)
+            else response.DESCRIPTOR.name.removesuffix("Response")
+        )
         raise ResponseTooLarge(kind, len(data))
     return data

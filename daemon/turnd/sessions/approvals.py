@@ -7,16 +7,15 @@ lets requests expire, says to whom they went, and wakes the loop.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Coroutine, Iterable, Sequence
 
-import jsonschema_rs
 import structlog
 
 from turnd.ports import Clock, Log, LogFailed
 from turnd.rules.event import Draft
 from turnd.rules.policy import PolicyCall, granted
 from turnd.rules.state import Violation
+from turnd.sessions.answers import check_answer
 from turnd.sessions.presence import ALL, Presence
 from turnd.sessions.refusal import CommandRefused, invalid, not_found, not_now
 from turnd.sessions.requests import Answering
@@ -101,7 +100,7 @@ class Approvals:
         opened = self._log.view(request.session).open_requests.get(request.question)
         if opened is None or not opened.HasField("interactive"):
             raise await self._not_open(request.session, request.question, "question")
-        _check_answer(request.output, opened.interactive.output_schema)
+        check_answer(request.output, opened.interactive.output_schema)
         answered = event_pb2.InteractiveAnswered(
             request_id=request.question,
             call_id=opened.interactive.call_id,
@@ -292,20 +291,6 @@ def _call_of(request: event_pb2.ApprovalRequest) -> PolicyCall:
         command=grant.command[0] if grant.command else None,
         path=grant.path[0] if grant.path else None,
     )
-
-
-def _check_answer(output: bytes, schema: bytes) -> None:
-    try:
-        value = json.loads(output)
-    except ValueError as wrong:
-        raise invalid("output", f"the answer is not valid JSON: {wrong}") from None
-    if not schema:
-        return
-    fault = next(iter(jsonschema_rs.validator_for(json.loads(schema)).iter_errors(value)), None)
-    if fault is not None:
-        raise invalid(
-            "output", f"the answer does not fit the question: {fault.message}; the question stays open"
-        )
 
 
 def _settlement_in(event: event_pb2.Event) -> Settlement | None:

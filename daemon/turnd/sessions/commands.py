@@ -11,18 +11,23 @@ from turnd.ports import Ids, Log, Models
 from turnd.rules import bounds, lifecycle
 from turnd.rules.event import Draft
 from turnd.rules.lifecycle import Command
+from turnd.rules.shown import alone
 from turnd.rules.status import SessionView, advance, to_session
 from turnd.sessions.approvals import Approvals
 from turnd.sessions.fork import Forking
 from turnd.sessions.importing import Arrived, Importing, parts_of
 from turnd.sessions.live import LiveSessions
-from turnd.sessions.refusal import CommandRefused, invalid, not_now
+from turnd.sessions.refusal import Code, CommandRefused, invalid, not_now
 from turnd.sessions.requests import Answering, Requests, once
 from turnd.sessions.surroundings import Surroundings
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2, sessions_pb2
 
 DEFAULT_PAGE, LARGEST_PAGE = 100, 500
+MAX_MESSAGE_CONTENT = 4 * 2**20
+"""Bytes of all blocks of a message together."""
+MAX_QUEUED = 1000
+"""Messages that wait in one session."""
 _NO_TURN = "no turn is open in this session: there is nothing to cancel"
 
 
@@ -38,7 +43,7 @@ class Archive(Protocol):
         """Sessions, newest first. Raises CommandRefused for a page token that is none."""
 
     def export(self, session: str) -> AsyncGenerator[bytes, None]:
-        """The session's log as JSON Lines, in parts of whole lines."""
+        """The session's log as JSON Lines, in parts of less than 1 MiB."""
 
     async def verify(
         self, requests: AsyncIterator[sessions_pb2.VerifyRequest]
@@ -119,7 +124,7 @@ class Commands:
                 lambda events: sessions_pb2.CreateSessionResponse(session=_after(SessionView(), events))
             ),
         )
-        return sessions_pb2.CreateSessionResponse(session=to_session(self._log.view(session)))
+        return sessions_pb2.CreateSessionResponse(session=alone(to_session(self._log.view(session))))
 
     async def list_sessions(
         self, request: sessions_pb2.ListSessionsRequest
@@ -135,7 +140,7 @@ class Commands:
         state, view = self._log.state(session), self._log.view(session)
         spent = bounds.Spent(steps=view.steps, cost_nano_usd=view.cost_nano_usd, wall_clock_ms=view.active_ms)
         return sessions_pb2.GetSessionResponse(
-            session=to_session(view),
+            session=alone(to_session(view)),
             bounds=view.bounds,
             left=bounds.left(view.bounds, spent),
             next_turn=state.next_turn,
@@ -164,6 +169,7 @@ class Commands:
         live = await self._session(request.session)
         view = self._log.view(live.session)
         _check_blocks(request.blocks)
+        _check_queue(view)
         transition = _transition(view, Command.SEND_MESSAGE)
         queued = event_pb2.InboxQueued(
             message_id=self._ids.message(),
@@ -242,7 +248,7 @@ class Commands:
             return sessions_pb2.CloseSessionResponse(session=_after(self._log.view(live.session), events))
 
         await live.close(transition.next_status, request.client, answering.by(answer))
-        return sessions_pb2.CloseSessionResponse(session=to_session(self._log.view(live.session)))
+        return sessions_pb2.CloseSessionResponse(session=alone(to_session(self._log.view(live.session))))
 
     async def read_output(
         self, request: sessions_pb2.ReadOutputRequest
@@ -300,7 +306,7 @@ class Commands:
 
 def _after(view: SessionView, events: Sequence[event_pb2.Event]) -> sessions_pb2.Session:
     """The session after events of its log, which are not accepted yet."""
-    return to_session(functools.reduce(advance, events, view))
+    return alone(to_session(functools.reduce(advance, events, view)))
 
 
 def _transition(view: SessionView, command: Command) -> lifecycle.Transition:
@@ -315,12 +321,28 @@ def _check_blocks(blocks: Sequence[common.ContentBlock]) -> None:
     """A block that the model cannot take is refused, never dropped (models.md)."""
     if not blocks:
         raise invalid("blocks", "the message is empty")
+    size = sum(block.ByteSize() for block in blocks)
+    if size > MAX_MESSAGE_CONTENT:
+        raise CommandRefused(
+            Code.RESOURCE_EXHAUSTED,
+            f"a message takes at most {MAX_MESSAGE_CONTENT} bytes of blocks together, got {size}: put the rest "
+            "into a file, and name it",
+        )
     for index, block in enumerate(blocks):
         kind = block.WhichOneof("block")
         if kind != "text":
             raise _refused_block(index, kind)
         if not block.text.text.strip():
             raise invalid(f"blocks[{index}].text", "the text is empty")
+
+
+def _check_queue(view: SessionView) -> None:
+    if len(view.queue) >= MAX_QUEUED:
+        raise CommandRefused(
+            Code.RESOURCE_EXHAUSTED,
+            f"{len(view.queue)} messages wait in this session, which is all that it takes: let it work, or clear "
+            "the queue",
+        )
 
 
 def _refused_block(index: int, kind: str | None) -> CommandRefused:

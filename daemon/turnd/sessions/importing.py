@@ -14,12 +14,16 @@ from dataclasses import dataclass
 from turnd.ports import AnsweredRequest, Ids, Log, Models
 from turnd.rules.closing import after_history
 from turnd.rules.event import Draft, make_event
+from turnd.rules.shown import alone
 from turnd.rules.state import SessionState, apply
 from turnd.rules.status import SessionView, advance, to_session
 from turnd.sessions.refusal import invalid
 from turnd.sessions.requests import Answering
 from turnd.sessions.surroundings import Surroundings
 from turnd.v1 import event_pb2, sessions_pb2
+
+MAX_TITLE = 200
+"""Characters; what is more is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,7 @@ async def go_on(
 
 def as_made(events: Sequence[event_pb2.Event]) -> sessions_pb2.Session:
     """The session as these events, the first ones of its log, have made it."""
-    return to_session(functools.reduce(advance, events, SessionView()))
+    return alone(to_session(functools.reduce(advance, events, SessionView())))
 
 
 def _drafts(
@@ -147,4 +151,4 @@ def _title(history: Sequence[event_pb2.Event]) -> str:
             title = event.session_created.title
         elif event.session_changed.HasField("title"):
             title = event.session_changed.title
-    return title
+    return title[:MAX_TITLE]

@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from turnd.sessions.refusal import CommandRefused, invalid
+
+_SYSTEM: Final = frozenset(("dev", "proc", "sys", "run", "boot", "etc", "bin", "sbin"))
+_SOURCES: Final = (Path("/usr/src"), Path("/usr/local/src"))
+"""Below these, projects are kept by custom."""
+_SHOWN: Final = 200
 
 
 def checked(cwd: str, home: str, own: Iterable[str]) -> str:
@@ -14,21 +20,47 @@ def checked(cwd: str, home: str, own: Iterable[str]) -> str:
 
     `own` are directories of the daemon: a workspace that holds one of them would hand its tools the log or the token.
     """
+    if "\0" in cwd:
+        raise invalid("cwd", "the directory must be a path, and a path cannot hold a NUL character")
     if not Path(cwd).is_absolute():
-        raise invalid("cwd", f"the directory must be absolute, got {cwd!r}")
-    path = Path(os.path.realpath(cwd))
-    if not path.is_dir():
-        raise invalid("cwd", f"{cwd} is not a directory on this machine")
+        raise invalid("cwd", f"the directory must be absolute, got {cwd[:_SHOWN]!r}")
+    try:
+        path = Path(os.path.realpath(cwd))
+        directory = path.is_dir()
+    except (OSError, ValueError) as error:
+        raise invalid("cwd", f"{cwd[:_SHOWN]} cannot be looked at: {_reason(error)}") from error
+    if not directory:
+        raise invalid("cwd", f"{cwd[:_SHOWN]} is not a directory on this machine")
+    if _is_system(path):
+        raise invalid(
+            "cwd",
+            f"{path} cannot be a workspace: it is the system's own; start in the directory of the project",
+        )
     return _refuse_wide(path, home, own)
+
+
+def _is_system(path: Path) -> bool:
+    """Whether a canonical path is of the operating system (whose `lib`s have many names)."""
+    if len(path.parts) < 2:
+        return False
+    top = path.parts[1]
+    if top == "usr":
+        return not any(len(path.parts) > len(src.parts) and path.is_relative_to(src) for src in _SOURCES)
+    return top in _SYSTEM or top.startswith("lib")
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def _refuse_wide(path: Path, home: str, own: Iterable[str]) -> str:
     why: CommandRefused | None = None
     if path == Path("/"):
         why = invalid("cwd", "/ cannot be a workspace: start in the directory of the project")
-    elif path == Path(os.path.realpath(home)):
+    elif Path(os.path.realpath(home)).is_relative_to(path):
         why = invalid(
-            "cwd", f"the home directory {path} cannot be a workspace: start in the directory of the project"
+            "cwd",
+            f"{path} is or holds the home directory and cannot be a workspace: start in the directory of the project",
         )
     else:
         for mine in own:

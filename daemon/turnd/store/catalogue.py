@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from turnd.ports import UnknownSession
+from turnd.rules.shown import in_list
 from turnd.store.reader import NO_KEY, Reader, SessionRow, Totals
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import sessions_pb2
 
 DEFAULT_PAGE: Final = 100
 MAX_PAGE: Final = 500
+MAX_PAGE_BYTES: Final = 4 * 2**20
+"""A page ends with the session that passes this size."""
 MAX_CANDIDATES: Final = 10
 
 
@@ -98,11 +101,15 @@ class Catalogue:
         )
         more, rows = len(rows) > size, rows[:size]
         totals = await self._reader.totals(row.id for row in rows)
-        sessions = []
+        sessions: list[sessions_pb2.Session] = []
+        room = MAX_PAGE_BYTES
         for row in rows:
-            session = sessions_pb2.Session.FromString(row.session)
+            if room < 0:
+                return SessionPage(sessions, str(rows[len(sessions) - 1].key))
+            session = in_list(sessions_pb2.Session.FromString(row.session))
             session.cost_nano_usd = totals[row.id].cost_nano_usd
             sessions.append(session)
+            room -= session.ByteSize()
         return SessionPage(sessions, str(rows[-1].key) if more else "")
 
     async def totals(self, sessions: Iterable[str]) -> Mapping[str, Totals]:

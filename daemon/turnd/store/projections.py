@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
+from turnd.rules.shown import in_list
 from turnd.rules.status import to_session
 from turnd.store.batch import Change
 from turnd.v1 import common_pb2 as common
@@ -64,7 +65,7 @@ def write_session_row(connection: sqlite3.Connection, change: Change) -> None:
             min(view.tokens.output, _MAX),
             view.created_us,
             change.updated_us,
-            to_session(view).SerializeToString(),
+            in_list(to_session(view)).SerializeToString(),
         ),
     )
 

@@ -3,22 +3,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+import re
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from turnd.ports import Log
+from turnd.ports import MAX_EVENT_BYTES, Log
 from turnd.rules.state import SessionState, Violation, apply
 from turnd.v1 import event_pb2
 from turnd.v1.jsonform import JsonFormError, event_from_json, event_to_json
 
-CHUNK_BYTES: Final = 2**20
-"""An exported chunk ends with the line that passes this size."""
+PART_BYTES: Final = 2**20
+"""No exported part has as many bytes, and none that is to be checked has more."""
+YIELD_BYTES: Final = 32 * 2**10
+"""After so much has been checked others get a turn: the interpreter has one lock for all threads."""
+YIELD_LINES: Final = 50
+YIELD_S: Final = 0.0005
+MAX_SHOWN: Final = 500
+"""Characters of a fault's message and session."""
 MAX_LINE_BYTES: Final = 64 * 2**20
 MAX_FAULTS: Final = 1000
-"""Faults that are kept; the others are counted."""
+"""Faults that are kept. The check of a file ends with the last of them."""
+MAX_SESSION_ID: Final = 100
+"""Characters."""
 MAX_SESSIONS: Final = 10_000
 """Sessions that one file may hold; events of further ones are faults."""
+_LARGEST_IMPORTED: Final = MAX_EVENT_BYTES - 1024
+"""An event grows by the marks of an import."""
 MAX_IMPORTED_EVENTS: Final = 100_000
 MAX_IMPORTED_BYTES: Final = 64 * 2**20
 """Of the events as they are stored. An import is one transaction, which is in memory until it is committed."""
@@ -51,19 +63,29 @@ class Report:
 
 
 async def export_lines(log: Log, session: str) -> AsyncIterator[bytes]:
-    """All committed events of a session, oldest first, as chunks of whole lines. Raises UnknownSession."""
-    chunk: list[bytes] = []
-    size = 0
-    async for page in log.read(session):
-        for event in page:
-            line = event_to_json(event).encode() + b"\n"
-            chunk.append(line)
-            size += len(line)
-            if size > CHUNK_BYTES:
-                yield b"".join(chunk)
-                chunk, size = [], 0
-    if chunk:
-        yield b"".join(chunk)
+    """All committed events of a session, oldest first, in parts of less than a MiB. Raises UnknownSession."""
+
+    async def lines() -> AsyncIterator[bytes]:
+        async for page in log.read(session):
+            for event in page:
+                yield event_to_json(event).encode() + b"\n"
+
+    async for part in pieces(lines(), PART_BYTES - 1):
+        yield part
+
+
+async def pieces(parts: AsyncIterator[bytes], size: int = PART_BYTES) -> AsyncGenerator[bytes, None]:
+    """The same bytes in pieces of this size, the last one shorter."""
+    held = bytearray()
+    async for part in parts:
+        view = memoryview(part)
+        for start in range(0, len(view), size):
+            held += view[start : start + size]
+            while len(held) >= size:
+                yield bytes(held[:size])
+                del held[:size]
+    if held:
+        yield bytes(held)
 
 
 def verify_lines(chunks: Iterable[bytes]) -> Report:
@@ -86,34 +108,56 @@ async def verify_stored(log: Log, session: str) -> Report:
 class Lines:
     """Cuts a file that comes in pieces into its lines, and reads each as an event.
 
-    `take` gets each line's number, from 1, with its event or with why it is none.
+    `take` gets each line's number, from 1, with its event or with why it is none, and says whether it wants more.
+    Between the lines other threads get a turn.
     """
 
-    def __init__(self, take: Callable[[int, event_pb2.Event | NotAnEvent], None]) -> None:
+    def __init__(self, take: Callable[[int, event_pb2.Event | NotAnEvent], bool]) -> None:
         self._take = take
+        self._wanted = True
+        self._lines_since = self._bytes_since = 0
         self._number = 0
         self._rest: list[bytes] = []
         self._rest_bytes = 0
 
     def feed(self, chunk: bytes) -> None:
         """Takes the next bytes of the file."""
-        *lines, rest = chunk.split(b"\n")
-        for line in lines:
-            self._line(b"".join((*self._rest, line)))
+        at = 0
+        while self._wanted:
+            if not self._rest_bytes and (blank := _BLANK_LINES.match(chunk, at)):
+                self._number += chunk.count(b"\n", at, blank.end())
+                at = blank.end()
+            end = chunk.find(b"\n", at)
+            if end < 0:
+                break
+            self._line(b"".join((*self._rest, chunk[at:end])))
             self._rest, self._rest_bytes = [], 0
-        if self._rest_bytes <= MAX_LINE_BYTES:
+            at = end + 1
+        rest = chunk[at:]
+        if rest and self._rest_bytes <= MAX_LINE_BYTES:
             self._rest.append(rest)
         self._rest_bytes += len(rest)
 
     def finish(self) -> None:
         """The file ends here."""
-        if self._rest_bytes:
+        if self._rest_bytes and self._wanted:
             self._line(b"".join(self._rest), cut=True)
 
     def _line(self, line: bytes, *, cut: bool = False) -> None:
         self._number += 1
         if line.strip():
-            self._take(self._number, _event_of(line, cut=cut))
+            self._wanted = self._take(self._number, _event_of(line, cut=cut))
+            self._let_others(len(line))
+
+    def _let_others(self, size: int) -> None:
+        self._lines_since += 1
+        self._bytes_since += size
+        if self._lines_since >= YIELD_LINES or self._bytes_since >= YIELD_BYTES:
+            self._lines_since = self._bytes_since = 0
+            time.sleep(YIELD_S)
+
+
+_BLANK_LINES: Final = re.compile(rb"(?:[ \t\r\f\v]*+\n)++")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +210,25 @@ class Verifier:
             self._count.events, tuple(self._states), tuple(self._faults), self._count.faults, still_open
         )
 
-    def _line(self, line: int, found: event_pb2.Event | NotAnEvent) -> None:
+    @property
+    def full(self) -> bool:
+        """As many faults as are kept: a file is not looked at any further."""
+        return len(self._faults) >= MAX_FAULTS
+
+    def _line(self, line: int, found: event_pb2.Event | NotAnEvent) -> bool:
         if isinstance(found, NotAnEvent):
             self._fault(line, "", 0, found.problem)
+        elif len(found.session) > MAX_SESSION_ID:
+            text = f"a session id of {len(found.session)} characters, where {MAX_SESSION_ID} are allowed"
+            self._fault(line, found.session, found.seq, text)
         else:
             self.check(found, line)
+        return not self.full
 
     def _fault(self, line: int, session: str, seq: int, message: str) -> None:
         self._count.faults += 1
-        if len(self._faults) < MAX_FAULTS:
-            self._faults.append(Fault(line, session, seq, message))
+        if not self.full:
+            self._faults.append(Fault(line, session[:MAX_SHOWN], seq, message[:MAX_SHOWN]))
 
 
 @dataclass(slots=True)
@@ -212,7 +265,7 @@ class Arrival:
             raise NotImportable("the file has no events in it")
         return self._events, self._verifier.finish()
 
-    def _line(self, line: int, found: event_pb2.Event | NotAnEvent) -> None:
+    def _line(self, line: int, found: event_pb2.Event | NotAnEvent) -> bool:
         if isinstance(found, NotAnEvent):
             raise NotImportable(f"line {line} is no event of a log: {found.problem}")
         if self._events and found.session != self._events[0].session:
@@ -220,7 +273,12 @@ class Arrival:
                 f"line {line} is of another session, {found.session!r}, than those before, "
                 f"{self._events[0].session!r}: put the lines of each session into a file of its own"
             )
-        self._bytes += found.ByteSize()
+        size = found.ByteSize()
+        if size > _LARGEST_IMPORTED:
+            raise NotImportable(
+                f"line {line} is an event of {size} bytes as it is stored, where {_LARGEST_IMPORTED} are allowed"
+            )
+        self._bytes += size
         if len(self._events) == MAX_IMPORTED_EVENTS or self._bytes > MAX_IMPORTED_BYTES:
             raise NotImportable(
                 f"line {line} is beyond what one import takes: {MAX_IMPORTED_EVENTS} events, "
@@ -228,6 +286,7 @@ class Arrival:
             )
         self._verifier.check(found, line)
         self._events.append(found)
+        return True
 
 
 def _event_of(line: bytes, *, cut: bool) -> event_pb2.Event | NotAnEvent:

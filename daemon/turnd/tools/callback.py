@@ -135,7 +135,9 @@ class Callbacks:
             within = min(within, request.timeout_ms / 1000)
         try:
             return await flight.run(
-                self._commands.run(flight.use.session, request, flight.output.stream(), within)
+                self._commands.run(
+                    flight.use.session, flight.use.workspace, request, flight.output.stream(), within
+                )
             )
         except CommandRefused as refused:
             raise Refusal(refused.category, refused.message) from refused

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from turnd.tools.registration import PROTOCOL
+from turnd.tools.spool import MAX_BYTES
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import provider_pb2
 
@@ -117,7 +118,12 @@ def _read_output() -> provider_pb2.ToolSpec:
         input_schema=_object(
             {
                 "call_id": {"type": "string", "minLength": 1, "description": "The call whose output it is."},
-                "offset": {"type": "integer", "minimum": 0, "description": "The first byte wanted, from 0."},
+                "offset": {
+                    "type": "integer",
+                    "minimum": 0,
+                    "maximum": MAX_BYTES,
+                    "description": "The first byte wanted, from 0.",
+                },
                 "limit": {"type": "integer", "minimum": 1, "maximum": 65536, "description": "Bytes at most."},
             },
             required=["call_id"],

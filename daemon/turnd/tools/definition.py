@@ -26,6 +26,7 @@ class Column(Protocol):
         listen_dir: str,
         read: Sequence[str],
         pass_fds: Sequence[int],
+        identity: tuple[int, int],
     ) -> CellSpec: ...
 
 

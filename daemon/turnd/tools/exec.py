@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 from turnd.cells.paths import tool_chains
 from turnd.cells.port import Cell, CellExit, CellFailed, Cells, CellStuck
 from turnd.cells.spec import CellRefused, CellSpec
+from turnd.cells.workspace import Misplaced, Workspace
 from turnd.ports import SandboxUnavailable, ToolSession
 from turnd.tools.calloutput import OutputStream
 from turnd.tools.environment import for_commands
@@ -74,15 +74,21 @@ class Commands:
         return self._temporary / session
 
     async def run(
-        self, session: ToolSession, request: provider_pb2.RunCommand, output: OutputStream, within_s: float
+        self,
+        session: ToolSession,
+        workspace: Workspace,
+        request: provider_pb2.RunCommand,
+        output: OutputStream,
+        within_s: float,
     ) -> provider_pb2.CommandFinished:
-        """Runs a command to its end, at most `within_s` seconds; its output goes to `output` as it comes.
+        """Runs a command of a session to its end, at most `within_s` seconds; its output goes to `output` as it
+        comes.
 
         Returns when nothing of the command is left, also when this is cancelled (TOOL-04). Raises
         CommandRefused.
         """
         _check(request)
-        cell = await self._start(session, request)
+        cell = await self._start(session, workspace, request)
         started = time.monotonic()
         try:
             ended, timed_out = await _to_the_end(cell, output, within_s)
@@ -100,13 +106,16 @@ class Commands:
             left_behind=ended.left_behind,
             duration_ms=round((time.monotonic() - started) * 1000),
             limit=ended.limit or "",
+            ended_from_outside=ended.from_outside,
         )
 
-    async def _start(self, session: ToolSession, request: provider_pb2.RunCommand) -> Cell:
-        workspace, cwd = _directories(session, request.cwd)
+    async def _start(
+        self, session: ToolSession, workspace: Workspace, request: provider_pb2.RunCommand
+    ) -> Cell:
+        cwd = _directory(session, workspace, request.cwd)
         environment = for_commands(session.environment)
         # It looks through the directories on PATH, which may be many.
-        chains = await asyncio.to_thread(tool_chains, environment["PATH"], self._home, Path(workspace))
+        chains = await asyncio.to_thread(tool_chains, environment["PATH"], self._home, Path(workspace.path))
         writes = request.access == provider_pb2.COMMAND_ACCESS_WRITE
         make = CellSpec.command if writes else CellSpec.inspect_command
         try:
@@ -114,9 +123,10 @@ class Commands:
                 (_BASH, "-c", _AROUND, "bash", request.command),
                 cwd=cwd,
                 env={**chains.env, **environment},
-                workspace=workspace,
+                workspace=workspace.path,
                 tmp=str(self.temporary(session.session)),
                 read=chains.read,
+                identity=workspace.identity,
             )
             return await self._cells.start(spec)
         except (CellRefused, CellFailed, SandboxUnavailable) as error:
@@ -156,18 +166,17 @@ async def _read(stream: asyncio.StreamReader, output: OutputStream) -> None:
         output.feed(data)
 
 
-def _directories(session: ToolSession, asked: str) -> tuple[str, str]:
-    """The workspace, and where in it the command runs; links are resolved. The cell itself shows no other files."""
-    workspace = os.path.realpath(session.workspace)
-    cwd = Path(os.path.realpath(Path(session.cwd) / asked))
-    if not cwd.is_relative_to(workspace):
-        message = f"the directory {asked or session.cwd} is outside of the workspace {workspace}"
-        raise CommandRefused(common.TOOL_ERROR_CATEGORY_PERMISSION_DENIED, message)
-    if not cwd.is_dir():
-        raise CommandRefused(
-            common.TOOL_ERROR_CATEGORY_NOT_FOUND, f"there is no directory {asked or session.cwd}"
+def _directory(session: ToolSession, workspace: Workspace, asked: str) -> str:
+    """Where in the workspace the command runs, for a clear error. The cell itself shows no other files."""
+    try:
+        return workspace.directory(session.cwd, asked)
+    except Misplaced as misplaced:
+        category = (
+            common.TOOL_ERROR_CATEGORY_PERMISSION_DENIED
+            if misplaced.outside
+            else common.TOOL_ERROR_CATEGORY_NOT_FOUND
         )
-    return workspace, str(cwd)
+        raise CommandRefused(category, str(misplaced)) from misplaced
 
 
 def _invalid(message: str) -> CommandRefused:

@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from turnd.cells.workspace import Workspace
 from turnd.ports import Emit, Invocation, ToolSession
 from turnd.tools.calloutput import CallOutput
 from turnd.v1 import provider_pb2
@@ -19,6 +20,8 @@ class Use:
     """A session that uses a provider, and the way into its log."""
 
     session: ToolSession
+    workspace: Workspace
+    """The session's, as it was when its tools were opened."""
     emit: Emit
 
 

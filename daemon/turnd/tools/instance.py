@@ -13,6 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from turnd.cells.port import Cell, CellExit, Cells, CellStuck
 from turnd.cells.spec import LISTEN_DIR
+from turnd.cells.workspace import Workspace
 from turnd.tools.callback import Callbacks
 from turnd.tools.definition import ProviderDefinition
 from turnd.tools.environment import DEFAULT_PATH
@@ -69,7 +70,7 @@ async def started(
     cells: Cells,
     commands: Commands,
     place: ListenDirectory,
-    workspace: str,
+    workspace: Workspace,
     shown: Registration | None,
     log: FilteringBoundLogger,
 ) -> AsyncIterator[Instance]:
@@ -79,17 +80,18 @@ async def started(
     `Cells.start` raises.
     """
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(place.remove)
+        stack.push_async_callback(asyncio.to_thread, place.remove)
         ready = ReadyPipe()
         stack.callback(ready.close)
         cell = await cells.start(
             definition.column(
                 definition.command,
                 env=_environment(ready.theirs),
-                workspace=workspace,
+                workspace=workspace.path,
                 listen_dir=str(place.path),
                 read=definition.read,
                 pass_fds=(ready.theirs,),
+                identity=workspace.identity,
             )
         )
         stack.push_async_callback(_end, cell)
@@ -200,6 +202,8 @@ async def _why(error: Exception, cell: Cell, listening: asyncio.Future[Any], wor
 def _how(ended: CellExit, words: LastWords) -> str:
     limit = f", for passing its limit of {ended.limit}" if ended.limit else ""
     said = f"; it said last: {words.text.strip()}" if words.text.strip() else ""
+    if ended.from_outside:
+        return f"its sandbox was ended from outside{said}"
     return f"its process ended with status {ended.code}{limit}{said}"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -154,8 +153,8 @@ def _context(session: ToolSession, call: Invocation, timeout_s: float) -> provid
         step=call.step,
         call_id=call.call_id,
         attempt=call.attempt,
-        cwd=os.path.realpath(session.cwd),
-        workspace=os.path.realpath(session.workspace),
+        cwd=session.cwd,
+        workspace=session.workspace,
         traceparent=call.traceparent,
     )
     context.deadline.FromNanoseconds(time.time_ns() + round(timeout_s * 1e9))

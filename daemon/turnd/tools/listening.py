@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import shutil
 import stat
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -14,6 +13,9 @@ from pathlib import Path
 from typing import Final
 
 import grpc
+from structlog.typing import FilteringBoundLogger
+
+from turnd.tools.leftovers import remove_tree
 
 SOCKET: Final = "s"
 MAX_SOCKET_PATH_BYTES: Final = 107
@@ -39,9 +41,10 @@ class ListenDirectory:
     """A private directory for one socket, with a short name: the path of a socket has at most 107 bytes."""
 
     path: Path
+    log: FilteringBoundLogger
 
     @classmethod
-    def make(cls, runtime: Path, *identity: str) -> ListenDirectory:
+    def make(cls, runtime: Path, log: FilteringBoundLogger, *identity: str) -> ListenDirectory:
         """Makes it, empty; `identity` tells it from every other one. Raises NotReady where the path is too
         long.
         """
@@ -53,13 +56,13 @@ class ListenDirectory:
                 "choose a shorter runtime directory"
             )
         runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path, log)
         path.mkdir(mode=0o700)
-        return cls(path)
+        return cls(path, log)
 
     def remove(self) -> None:
-        """Removes it with what is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Removes it with what is in it; blocks for as long as that takes."""
+        remove_tree(self.path, self.log)
 
     def open_socket(self) -> int:
         """A descriptor that stands for the very socket that is there now; the caller closes it. Raises
@@ -120,7 +123,9 @@ class ReadyPipe:
     def close(self) -> None:
         """Closes what is open of it."""
         self.given()
-        os.close(self._ours)
+        ours, self._ours = self._ours, -1
+        if ours >= 0:
+            os.close(ours)
 
 
 def _resolve(readable: asyncio.Future[None]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from turnd.cells.port import Cells
+from turnd.cells.workspace import Misplaced, Workspace
 from turnd.ports import (
     Emit,
     Invocation,
@@ -30,6 +30,7 @@ from turnd.tools.definition import ProviderDefinition
 from turnd.tools.exec import Commands
 from turnd.tools.flight import Use
 from turnd.tools.instance import Instance, started
+from turnd.tools.leftovers import remove_aside, remove_tree
 from turnd.tools.listening import ListenDirectory
 from turnd.tools.registration import Registration
 from turnd.tools.spool import Spool
@@ -80,7 +81,8 @@ class ToolRegistry:
     async def start(self) -> None:
         """Removes what a daemon that was killed left behind: sockets, and the /tmp of its sessions."""
         for left in (self._runtime, self._temporary):
-            await asyncio.to_thread(_remove_tree, left)
+            await asyncio.to_thread(remove_aside, left.parent, self._log)
+            await asyncio.to_thread(remove_tree, left, self._log)
 
     async def close(self) -> None:
         """Stops every provider; returns when nothing of them is left."""
@@ -91,20 +93,22 @@ class ToolRegistry:
     async def open(self, session: ToolSession, emit: Emit) -> SessionTools:
         """See `ports.Tools.open`."""
         needed = [d for d in self._providers if any(names_provider(glob, d.name) for glob in session.tools)]
-        use = Use(session, emit)
-        self._commands.temporary(session.session).mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            found = await asyncio.gather(*(self._backend(definition, use) for definition in needed))
-        except BaseException:
-            await self._leave(session, needed)
-            raise
-        backends: list[Backend] = [backend for backend in found if backend is not None]
+        backends: list[Backend] = []
+        if needed:
+            use = Use(session, _workspace(session), emit)
+            self._commands.temporary(session.session).mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                found = await asyncio.gather(*(self._backend(definition, use) for definition in needed))
+            except BaseException:
+                await self._leave(session, needed)
+                raise
+            backends += [backend for backend in found if backend is not None]
         if any(names_provider(glob, self._core.registration.name) for glob in session.tools):
             backends.append(self._core.of(session))
         return SessionTools(session.tools, backends, partial(self._leave, session, needed))
 
     async def _backend(self, definition: ProviderDefinition, use: Use) -> Backend | None:
-        provider = self._supervised(definition, use.session)
+        provider = self._supervised(definition, use)
         provider.listen(use.session.session, use.emit)
         status = event_pb2.ProviderStatus(provider=definition.name)
         try:
@@ -117,11 +121,10 @@ class ToolRegistry:
         await told(use.emit, status, self._log, use.session.session)
         return ProviderTools(provider, instance.registration, use, self._spool)
 
-    def _supervised(self, definition: ProviderDefinition, session: ToolSession) -> Supervised:
-        key = (session.root, definition.name)
+    def _supervised(self, definition: ProviderDefinition, use: Use) -> Supervised:
+        key = (use.session.root, definition.name)
         if key not in self._running:
-            workspace = os.path.realpath(session.workspace)
-            start = partial(self._started, definition, session.root, workspace)
+            start = partial(self._started, definition, use.session.root, use.workspace)
             self._running[key] = Supervised(definition.name, start, self._log)
         return self._running[key]
 
@@ -129,11 +132,11 @@ class ToolRegistry:
         self,
         definition: ProviderDefinition,
         root: str,
-        workspace: str,
+        workspace: Workspace,
         number: str,
         shown: Registration | None,
     ) -> contextlib.AbstractAsyncContextManager[Instance]:
-        place = ListenDirectory.make(self._runtime, root, definition.name, number)
+        place = ListenDirectory.make(self._runtime, self._log, root, definition.name, number)
         return started(
             definition,
             cells=self._cells,
@@ -154,7 +157,7 @@ class ToolRegistry:
                 unused.append(self._running.pop(key))
         self._core.forget(session.session)
         await asyncio.gather(*(provider.close() for provider in unused))
-        await asyncio.to_thread(_remove_tree, self._commands.temporary(session.session))
+        await asyncio.to_thread(remove_tree, self._commands.temporary(session.session), self._log)
 
 
 class ProviderTools:
@@ -192,14 +195,8 @@ class ProviderTools:
         return await calls.invoke(instance, tool, self._use, call, self._spool)
 
 
-def _remove_tree(path: Path) -> None:
-    """Removes a directory in which programs may have taken rights away from their own directories."""
-
-    def give_back(_: object, name: str, __: object) -> None:
-        for directory in (Path(name).parent, Path(name)):
-            # Never through a link: it may lead to a file of the user's. Nothing runs here any more that could swap one.
-            if directory.is_relative_to(path) and not directory.is_symlink() and directory.is_dir():
-                directory.chmod(0o700)
-
-    shutil.rmtree(path, onerror=give_back)
-    shutil.rmtree(path, ignore_errors=True)
+def _workspace(session: ToolSession) -> Workspace:
+    try:
+        return Workspace.at(session.workspace)
+    except Misplaced as misplaced:
+        raise SandboxUnavailable(str(misplaced)) from misplaced

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from turnd.v1 import common_pb2 as common
-from turnd_provider.context import Access, CommandResult, Context
+from turnd_provider.context import MAX_TIMEOUT_S, Access, CommandResult, Context
 from turnd_provider.errors import ToolError
 from turnd_provider.provider import Outcome, PreviewText
 from turnd_provider.schema import Limits
@@ -20,7 +20,9 @@ _SHOWN_ON_TIMEOUT: Final = 4096
 _Command = Annotated[str, "A command line for bash.", Limits(min_length=1)]
 _Cwd = Annotated[str, "The directory it runs in; the working directory if empty."]
 _Timeout = Annotated[
-    float, "Seconds after which it is ended; 0: only by the call's own time-out.", Limits(minimum=0)
+    float,
+    "Seconds after which it is ended; 0: only by the call's own time-out.",
+    Limits(minimum=0, maximum=MAX_TIMEOUT_S),
 ]
 
 
@@ -36,6 +38,9 @@ class CommandOutput:
     left_behind: Annotated[bool, "It left processes in the background, which were ended with it."]
     duration_ms: int
     limit: Annotated[str, "The limit that it was ended for passing; empty: none."]
+    ended_from_outside: Annotated[
+        bool, "Its sandbox was killed from outside before it had ended; exit_code says nothing of it."
+    ]
 
 
 @provider.tool(
@@ -90,7 +95,7 @@ async def _run(
         raise _call_timed_out(ended)
     await ctx.exit_status(ended.exit_code)
     output = CommandOutput(**dataclasses.asdict(ended))
-    return Outcome(output, is_error=ended.timed_out or ended.limit != "")
+    return Outcome(output, is_error=ended.timed_out or ended.limit != "" or ended.ended_from_outside)
 
 
 def _call_timed_out(ended: CommandResult) -> ToolError:

@@ -38,7 +38,9 @@ class FileText:
 def read_file(
     ctx: BlockingContext,
     path: Annotated[str, "The file, relative to the working directory or absolute."],
-    offset: Annotated[int, "Number of the first line wanted, from 1.", Limits(minimum=1)] = 1,
+    offset: Annotated[
+        int, "Number of the first line wanted, from 1.", Limits(minimum=1, maximum=MAX_FILE_BYTES)
+    ] = 1,
     limit: Annotated[int, "How many lines at most.", Limits(minimum=1, maximum=MAX_LINES)] = MAX_LINES,
 ) -> FileText:
     """Reads a text file, or a range of its lines. Long files come in parts: see truncated."""
