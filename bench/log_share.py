@@ -48,9 +48,9 @@ def request_time(history: History) -> float:
     """Seconds for a request made of the whole history: its messages, the estimate of its size, its digest."""
     begin = perf_counter()
     messages = history.messages()
-    estimate.request_tokens("", (message.blocks for message in messages), ())
+    estimate.request_tokens("", (message.tokens for message in messages), ())
     canon.request_digest(
-        "m", "", ((m.role, m.blocks) for m in messages), (), tools_withheld=False, parameters=b""
+        "m", "", (message.digest for message in messages), (), tools_withheld=False, parameters=b""
     )
     return perf_counter() - begin
 

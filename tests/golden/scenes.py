@@ -129,7 +129,7 @@ async def reads_and_writes(theatre: Theatre) -> list[event_pb2.Event]:
 async def end_of_a_session(theatre: Theatre) -> list[event_pb2.Event]:
     at = await stage(theatre, DONE)
     await at.sim.turn(at.live)
-    await at.live.end(common.SESSION_STATUS_COMPLETED)
+    await at.live.close(common.SESSION_STATUS_COMPLETED)
     return at.events
 
 
@@ -284,7 +284,7 @@ async def a_crash_and_the_turn_after_it(theatre: Theatre) -> list[event_pb2.Even
 async def reopen(theatre: Theatre) -> list[event_pb2.Event]:
     at = await stage(theatre, DONE, DONE)
     await at.sim.turn(at.live)
-    await at.live.end(common.SESSION_STATUS_COMPLETED)
+    await at.live.close(common.SESSION_STATUS_COMPLETED)
     await at.sim.log.append(Draft(at.live.session, event_pb2.SessionReopened(client="test")))
     await at.sim.turn(at.live, "one more thing")
     return at.events

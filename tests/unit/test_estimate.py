@@ -58,4 +58,7 @@ def test_a_request_is_its_system_prompt_messages_and_tools() -> None:
     block = common.ContentBlock(text=common.TextBlock(text="a" * 40))
     tools = [("read", "Reads a file.", b'{"type":"object"}')]
 
-    assert estimate.request_tokens("s" * 40, [estimate.message_tokens([block])] * 2, tools) == 10 + 2 * 14 + 1 + 4 + 5
+    assert (
+        estimate.request_tokens("s" * 40, [estimate.message_tokens([block])] * 2, tools)
+        == 10 + 2 * 14 + 1 + 4 + 5
+    )

@@ -150,8 +150,6 @@ async def test_a_call_that_this_version_does_not_have_says_so(short_path: Path) 
         with pytest.raises(grpc.aio.AioRpcError, match=r"version 0\.0\.1\) does not have Resume") as refused:
             await sessions.Resume(sessions_pb2.ResumeRequest(), metadata=it.metadata, timeout=10)
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-        with pytest.raises(grpc.aio.AioRpcError, match="does not have Import"):
-            await sessions.Import(iter([sessions_pb2.ImportRequest()]), metadata=it.metadata, timeout=10)
 
 
 async def test_reflection_lists_the_services(short_path: Path) -> None:

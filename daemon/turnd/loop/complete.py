@@ -34,7 +34,7 @@ from turnd.v1.jsonform import enum_text
 COALESCE_S = 0.05
 """Deltas of this span become one assistant/chunk; a kill loses no more streamed text than this."""
 COALESCE_BYTES = 4096
-MAX_ANSWER_CHARACTERS = 2 * 2**20
+MAX_ANSWER_BYTES = 2 * 2**20
 """No model's output limit comes near it; what passes it is no answer, and would hold up every other session."""
 
 
@@ -234,13 +234,13 @@ class _Attempt:
         return False
 
     def _delta(self, delta: event_pb2.Delta | None, text: str) -> None:
-        size = len(text)
+        size = len(text.encode(errors="surrogatepass"))
         self._received_bytes += size
-        if self._received_bytes > MAX_ANSWER_CHARACTERS:
+        if self._received_bytes > MAX_ANSWER_BYTES:
             raise ModelFailure(
                 common.ModelError(
                     category=common.MODEL_ERROR_CATEGORY_UNKNOWN,
-                    message=f"the answer is longer than {MAX_ANSWER_CHARACTERS} characters, and was cut off",
+                    message=f"the answer is longer than {MAX_ANSWER_BYTES} bytes, and was cut off",
                 )
             )
         if delta is not None:

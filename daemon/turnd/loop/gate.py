@@ -16,6 +16,8 @@ from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2
 from turnd.v1.jsonform import message_to_json
 
+PREVIEW_CHARACTERS = 128 * 1024
+
 ALLOW, ASK, DENY = common.POLICY_ACTION_ALLOW, common.POLICY_ACTION_ASK, common.POLICY_ACTION_DENY
 
 
@@ -73,7 +75,7 @@ async def propose(run: Run, call: Call) -> plan.Proposal:
         call_id=call.id,
         call=_policy_call(call),
         description=call.spec.description,
-        preview=preview.text,
+        preview=_shown(preview.text),
         preconditions=preview.preconditions,
     )
 
@@ -110,6 +112,13 @@ async def ask(run: Run, call: Call, item: common.PlanItem) -> event_pb2.Approval
     await run.append(request)
     with run.meter.waiting():
         return await run.world.people.decision(run.session, request.request_id)
+
+
+def _shown(preview: str) -> str:
+    """A preview that a person can take in: what is longer is cut, and says so."""
+    if len(preview) <= PREVIEW_CHARACTERS:
+        return preview
+    return f"{preview[:PREVIEW_CHARACTERS]}\n[{len(preview) - PREVIEW_CHARACTERS} more characters]\n"
 
 
 def _policy_call(call: Call) -> PolicyCall:
