@@ -4,7 +4,7 @@ context.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from turnd.v1 import common_pb2 as common
