@@ -145,3 +145,14 @@ def test_the_running_interpreter_has_what_it_needs(tmp_path: Path) -> None:
     assert all(not Path(one).is_relative_to(other) for one in paths for other in paths if one != other), (
         "one that lies in another need not be named"
     )
+
+
+@pytest.mark.req("SBX-03")
+def test_a_link_to_secrets_is_never_mounted_whatever_its_name(home: Path, tmp_path: Path) -> None:
+    (home / ".ssh").mkdir()
+    (home / ".ssh" / "id_ed25519").write_text("secret")
+    elsewhere = tmp_path.resolve() / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "bin").symlink_to(home / ".ssh")
+    (elsewhere / "all").symlink_to(home)
+    assert read(home, elsewhere / "bin", elsewhere / "all") == set()

@@ -155,6 +155,10 @@ class _Search:
         return self._relative(path) in _NEVER_WHOLE
 
     def _allowed(self, path: Path) -> bool:
+        # A link's name says nothing of what is mounted under it: both must be harmless.
+        return self._harmless(path) and self._harmless(path.resolve())
+
+    def _harmless(self, path: Path) -> bool:
         if any(holds(str(path), str(home)) for home in (self._home, self._home.resolve())):
             return False
         relative = self._relative(path)
