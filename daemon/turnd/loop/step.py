@@ -1,7 +1,7 @@
 """One Step: the RunTurn algorithm, line by line (LOOP-01).
 
-The eighteen lines stand in `_lines` in their order, the last one in `run_step`, which has every way out of them; each is
-a function of its own name, and nothing else happens between them.
+The eighteen lines stand in `_lines` in their order, the last one in `run_step`, which has every way out of them; each
+is a function of its own name, and nothing else happens between them.
 """
 
 from __future__ import annotations
