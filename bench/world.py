@@ -16,6 +16,7 @@ from turnd.ports import (
     Emit,
     Invocation,
     Preview,
+    Spawn,
     Tool,
     ToolFailure,
     ToolOutcome,
@@ -52,7 +53,7 @@ class Tools:
             Tool("bench", "1", _spec("change", common.TOOL_KIND_RESOURCE, common.RISK_MODERATE)),
         )
 
-    async def open(self, session: ToolSession, emit: Emit) -> ToolSet:
+    async def open(self, session: ToolSession, emit: Emit, spawn: Spawn) -> ToolSet:
         return self
 
     def offered(self) -> tuple[Tool, ...]:
@@ -95,7 +96,7 @@ class Driver:
         )
         rule = PolicyRule("changes", "bench", Match.of(tool=["change"]), common.POLICY_ACTION_ALLOW)
         settings = LoopSettings(policy=Policy([rule]), retry=RetryPolicy(), jitter=lambda: 0.5)
-        self._live = LiveSessions(world, lambda: settings)
+        self._live = LiveSessions(world, lambda: settings, dict)
         self._started: dict[str, float] = {}
         self.step_times: dict[str, list[float]] = {}
         log.subscribe(self._committed)

@@ -113,7 +113,7 @@ class App:
             people=self._approvals,
             trace=self._trace,
         )
-        self._live = LiveSessions(self._world, lambda: self._settings)
+        self._live = LiveSessions(self._world, lambda: self._settings, lambda: profiles(self._config)[1])
         self._requests = Requests(self._log)
         self._server: RpcServer | None = None
 

@@ -100,8 +100,22 @@ class UnreadableSession(Exception):
     """The stored log of this session cannot be gone on from; the text says what is the case and what to do."""
 
 
+@dataclass(frozen=True, slots=True)
+class Subtree:
+    """A session with all its descendants: how many sessions these are, and what they have spent."""
+
+    sessions: int
+    cost_nano_usd: int
+    input_tokens: int
+    output_tokens: int
+
+
 class Log(Protocol):
-    """The one way into the event log (LOG-04)."""
+    """The one way into the event log (LOG-04).
+
+    A request of a sub-agent, and its settlement, are told to the root of its tree in the same transaction: whoever
+    appends one appends the child/attention with it (GATE-17).
+    """
 
     async def load(self, session: str) -> None:
         """Brings state and view of a session into memory. Raises UnknownSession, UnreadableSession."""
@@ -124,6 +138,9 @@ class Log(Protocol):
 
     def read(self, session: str, after_seq: int = 0) -> AsyncIterator[Sequence[event_pb2.Event]]:
         """Pages of committed events after the cursor, in order, up to what is committed when it is asked."""
+
+    async def subtree(self, session: str) -> Subtree:
+        """What a session and all its descendants have spent, as committed. Raises UnknownSession."""
 
 
 # --- models -------------------------------------------------------------------------------------------------
@@ -373,6 +390,36 @@ Emit = Callable[[Payload], Awaitable[None]]
 """Puts an event of the session's into the log: provider/status, tool/progress, note."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChildRequest:
+    """What a call that spawns asks for. `tools` are globs over provider.tool that narrow; None: no further."""
+
+    call_id: str
+    profile: str
+    prompt: str
+    tools: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChildResult:
+    """All that comes back of a sub-agent: its last message, and what its whole subtree spent (SUB-01, SUB-06)."""
+
+    session: str
+    status: common.SessionStatus.ValueType
+    text: str
+    total_cost_nano_usd: int
+    total_input_tokens: int
+    total_output_tokens: int
+
+
+class ChildRefused(Exception):
+    """No sub-agent was started; the text says why, and what to ask for instead."""
+
+
+Spawn = Callable[[ChildRequest], Awaitable[ChildResult]]
+"""Runs a sub-agent of the session to its end. Raises ChildRefused, LogFailed."""
+
+
 class ToolSet(Protocol):
     """The tools of one session."""
 
@@ -398,7 +445,7 @@ class ToolSet(Protocol):
 class Tools(Protocol):
     """All providers."""
 
-    async def open(self, session: ToolSession, emit: Emit) -> ToolSet:
+    async def open(self, session: ToolSession, emit: Emit, spawn: Spawn) -> ToolSet:
         """Starts what the session lists, side by side, and waits for their registrations up to a stated time.
 
         A provider that does not come is left out and said so by provider/status. Raises SandboxUnavailable.
@@ -470,6 +517,29 @@ class People(Protocol):
 
     async def answer(self, session: str, request_id: str) -> event_pb2.InteractiveAnswered:
         """Waits for the first answer that fits."""
+
+
+# --- sub-agents ---------------------------------------------------------------------------------------------
+
+
+class Children(Protocol):
+    """The trees of sessions: what is spent in them, and who runs below whom."""
+
+    async def run(self, parent: str, request: ChildRequest) -> ChildResult:
+        """Runs a sub-agent for a call in flight of the parent, to its end.
+
+        Waits where as many run as the parent's profile allows (SUB-03). Cancelled, it ends the sub-agent and all
+        below it before it returns (SUB-05). Raises ChildRefused, LogFailed.
+        """
+
+    def may_spawn(self, session: str) -> bool:
+        """Whether a sub-agent of the session could be started: depth and number allow one more (SUB-04)."""
+
+    def spent_nano_usd(self, session: str) -> int:
+        """Spend of a live session and all its descendants, as of the last committed usage (BOUND-06)."""
+
+    async def settle(self, parent: str) -> None:
+        """Ends every sub-agent that the parent's log has open, also those that nobody runs any more."""
 
 
 # --- trace --------------------------------------------------------------------------------------------------

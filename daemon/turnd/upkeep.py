@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from turnd.ports import AnsweredRequest, LogFailed
 from turnd.sessions.daemon import Sandbox
 from turnd.sessions.housekeeping import Unused
 from turnd.store.examine import Check, copies, examine, examine_all
@@ -81,15 +82,29 @@ class Upkeep:
             removable=True,
         )
         item.last_used.FromMicroseconds(spool.written_us)
-        return Unused(item, (), partial(self._remove_spools, [spool.name]))
+        return Unused(item, (), partial(self._remove_orphan, spool.name))
 
-    async def _remove_session(self, tree: EndedTree, spools: Sequence[str]) -> str:
+    async def record(self, answered: AnsweredRequest) -> None:
+        """Stores what a command has answered so far. Raises LogFailed."""
+        await self._log.amend(answered)
+
+    async def _remove_session(
+        self, tree: EndedTree, spools: Sequence[str], answered: AnsweredRequest | None
+    ) -> str:
         try:
-            await self._log.remove(tree)
-        except (SessionChanged, sqlite3.Error) as error:
+            await self._log.remove(tree, answered)
+        except (SessionChanged, sqlite3.Error, OSError) as error:
             return str(error)
         # A daemon that is killed in between leaves spools of no session, which the next gc finds.
         return await self._remove_spools(spools)
+
+    async def _remove_orphan(self, name: str, answered: AnsweredRequest | None) -> str:
+        if answered is not None:
+            try:
+                await self.record(answered)
+            except LogFailed as failed:
+                return str(failed)
+        return await self._remove_spools([name])
 
     async def _remove_spools(self, names: Sequence[str]) -> str:
         try:

@@ -12,6 +12,7 @@ from tests.sim.world import Sim, SimPeople, SimTool
 from tests.unit.stored import TickingClock, database
 
 from turnd.loop.session import LiveSession
+from turnd.ports import Subtree
 from turnd.rules.event import Draft
 from turnd.rules.state import SessionState
 from turnd.rules.status import SessionView
@@ -69,6 +70,9 @@ class StoredLog:
     def read(self, session: str, after_seq: int = 0) -> AsyncIterator[Sequence[event_pb2.Event]]:
         return self._log.read(session, after_seq)
 
+    async def subtree(self, session: str) -> Subtree:
+        return await self._log.subtree(session)
+
 
 class StoredSim(Sim):
     """One daemon's loop over a log that was started."""
@@ -78,12 +82,11 @@ class StoredSim(Sim):
         self.log = StoredLog(log)
         self.people = SimPeople(self.log)
         self.world = replace(self.world, log=self.log, ids=UlidIds(), people=self.people)
+        self.live = self.make_live()
 
     async def resumed(self, session: str) -> LiveSession:
         """A session of an earlier daemon; one that has ended is opened again."""
         await self.log.load(session)
         if self.log.state(session).ended:
             await self.log.append(Draft(session, event_pb2.SessionReopened(client="test")))
-        live = LiveSession(self.world, lambda: self.settings, session)
-        self.log.subscribers.append(lambda events: [live.observe(e) for e in events if e.session == session])
-        return live
+        return await self.live.get(session)

@@ -275,7 +275,7 @@ async def a_crash_and_the_turn_after_it(theatre: Theatre) -> list[event_pb2.Even
     session = at.live.session
     drafts = repair(log.state(session), session, left[-1].time.ToMicroseconds())
     await log.append(*drafts)
-    live = _woken(theatre, after, session, asked, DONE)
+    live = await _woken(theatre, after, session, asked, DONE)
     await after.turn(live, "go on")
     return log.events[session]
 
@@ -307,7 +307,7 @@ async def import_of_a_broken_log(theatre: Theatre) -> list[event_pb2.Event]:
     )
     session = "S2"
     await go_on(after.log, session, broken[:-4], created, None)
-    live = _woken(theatre, after, session, DONE)
+    live = await _woken(theatre, after, session, DONE)
     await after.turn(live, "go on")
     return after.log.events[session]
 
@@ -329,11 +329,10 @@ def _log_of(events: Sequence[event_pb2.Event], sim: Sim) -> MemoryLog:
     return sim.log
 
 
-def _woken(theatre: Theatre, sim: Sim, session: str, *lines: Mapping[str, object]) -> LiveSession:
+async def _woken(theatre: Theatre, sim: Sim, session: str, *lines: Mapping[str, object]) -> LiveSession:
     """The session's runner after a start, under a model that gives these answers."""
     transcript(theatre.directory, *lines)
-    live = LiveSession(sim.world, lambda: sim.settings, session)
-    sim.log.subscribers.append(lambda events: [live.observe(e) for e in events if e.session == session])
+    live = await sim.live.get(session)
     theatre.lives.append(live)
     return live
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,14 @@ from turnd.models.keys import Keys
 from turnd.ports import (
     AnsweredRequest,
     Attributes,
+    ChildRefused,
+    ChildRequest,
     Emit,
     Invocation,
     LogFailed,
     Preview,
+    Spawn,
+    Subtree,
     Tool,
     ToolFailure,
     ToolOutcome,
@@ -35,13 +40,16 @@ from turnd.ports import (
     UnknownSession,
     World,
 )
+from turnd.rules.attention import with_attention
 from turnd.rules.backoff import RetryPolicy
 from turnd.rules.event import Draft, event_type, make_event
 from turnd.rules.policy import Policy
 from turnd.rules.state import SessionState, apply, position
 from turnd.rules.status import SessionView, advance
+from turnd.sessions.live import LiveSessions
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2, provider_pb2
+from turnd.v1.jsonform import enum_text
 
 
 class SimClock:
@@ -111,7 +119,7 @@ class MemoryLog:
             raise LogFailed("no space left on device")
         folded = dict(self._folded)
         made = []
-        for draft in drafts:
+        for draft in with_attention(drafts, lambda session: self._folded.get(session, (None, None))[1]):
             state, view = folded.get(draft.session, (SessionState(), SessionView()))
             turn, step = position(state, draft.payload)
             time_us = self._clock.now_us() if draft.time_us is None else draft.time_us
@@ -130,6 +138,15 @@ class MemoryLog:
 
     async def read(self, session: str, after_seq: int = 0) -> AsyncIterator[Sequence[event_pb2.Event]]:
         yield self.events[session][after_seq:]
+
+    async def subtree(self, session: str) -> Subtree:
+        members = [v for _, v in self._folded.values() if session == v.id or session in v.ancestors]
+        return Subtree(
+            sessions=len(members),
+            cost_nano_usd=sum(v.cost_nano_usd for v in members),
+            input_tokens=sum(v.tokens.input for v in members),
+            output_tokens=sum(v.tokens.output for v in members),
+        )
 
 
 Work = Callable[[Invocation], "ToolOutcome | ToolFailure | None"]
@@ -161,9 +178,9 @@ class SimTools:
     closed: int = 0
     begun: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    async def open(self, session: ToolSession, emit: Emit) -> ToolSet:
+    async def open(self, session: ToolSession, emit: Emit, spawn: Spawn) -> ToolSet:
         self.opened += 1
-        return _Set(self)
+        return _Set(self, session.tools, spawn)
 
     def get(self, provider: str, tool: str) -> SimTool | None:
         return next((t for t in self.tools if (t.provider, t.spec.name) == (provider, tool)), None)
@@ -179,11 +196,14 @@ class SimTools:
 
 
 class _Set:
-    def __init__(self, world: SimTools) -> None:
+    def __init__(self, world: SimTools, globs: Sequence[str], spawn: Spawn) -> None:
         self._world = world
+        self._globs = globs
+        self._spawn = spawn
 
     def offered(self) -> tuple[Tool, ...]:
-        return tuple(Tool(t.provider, "1", t.spec) for t in self._world.tools)
+        tools = (Tool(t.provider, "1", t.spec) for t in self._world.tools)
+        return tuple(t for t in tools if any(fnmatchcase(t.full_name, glob) for glob in self._globs))
 
     def find(self, provider: str, tool: str) -> Tool | None:
         return next((t for t in self.offered() if (t.provider, t.spec.name) == (provider, tool)), None)
@@ -202,6 +222,8 @@ class _Set:
         world = self._world
         tool = world.get(call.provider, call.tool)
         assert tool is not None
+        if tool.spec.spawns:
+            return await self._spawned(call)
         name = str(json.loads(call.input).get("name", call.call_id))
         world.overlaps |= {frozenset((name, other)) for other in world.running}
         async with world.begun:
@@ -220,6 +242,19 @@ class _Set:
             raise
         finally:
             world.running.discard(name)
+
+    async def _spawned(self, call: Invocation) -> ToolOutcome | ToolFailure:
+        asked = json.loads(call.input)
+        tools = tuple(asked["tools"]) if "tools" in asked else None
+        try:
+            result = await self._spawn(
+                ChildRequest(call.call_id, asked.get("profile", ""), asked["prompt"], tools)
+            )
+        except ChildRefused as refused:
+            return ToolFailure(common.TOOL_ERROR_CATEGORY_PERMISSION_DENIED, str(refused))
+        status = enum_text(common.SessionStatus, result.status)
+        content = {"session_id": result.session, "status": status, "result": result.text}
+        return ToolOutcome(json.dumps(content).encode(), is_error=status != "completed")
 
     async def close(self) -> None:
         self._world.closed += 1
@@ -355,6 +390,14 @@ class Sim:
         self.settings = LoopSettings(
             policy=policy or Policy(), retry=RetryPolicy(), jitter=lambda: 0.5, **given
         )
+        self.profiles: dict[str, common.ProfileSnapshot] = {}
+        self.live = self.make_live()
+
+    def make_live(self) -> LiveSessions:
+        """The live sessions over the world as it is now."""
+        live = LiveSessions(self.world, lambda: self.settings, lambda: self.profiles)
+        self.log.subscribers.append(live.committed)
+        return live
 
     async def session(
         self,
@@ -365,8 +408,9 @@ class Sim:
         threshold: int = 3,
         polling: Sequence[str] = (),
         plan_mode: bool = False,
+        **profile_fields: Any,
     ) -> LiveSession:
-        """A new session under a replay transcript."""
+        """A new session under a replay transcript; further fields are those of its profile."""
         session = self.world.ids.session()
         profile = common.ProfileSnapshot(
             name="default",
@@ -374,6 +418,7 @@ class Sim:
             tools=["*"],
             bounds=bounds or common.Bounds(),
             doom_loop=common.DoomLoop(threshold=threshold, window_size=10, polling=polling),
+            **profile_fields,
         )
         await self.log.append(
             Draft(
@@ -383,9 +428,7 @@ class Sim:
                 ),
             )
         )
-        live = LiveSession(self.world, lambda: self.settings, session)
-        self.log.subscribers.append(lambda events: [live.observe(e) for e in events if e.session == session])
-        return live
+        return await self.live.get(session)
 
     async def send(
         self, live: LiveSession, text: str, delivery: common.Delivery.ValueType = common.DELIVERY_NEXT_TURN

@@ -14,6 +14,7 @@ from turnd.ports import AnsweredRequest, LogFailed
 from turnd.rules.state import Violation
 from turnd.sessions.refusal import Code, CommandRefused, not_now
 from turnd.sessions.requests import MAX_REQUEST_ID, Answering, Requests, digest_of
+from turnd.store import answers as answers_module
 from turnd.store import writer as writer_module
 from turnd.store.log import EventLog
 from turnd.v1 import common_pb2 as common
@@ -222,7 +223,7 @@ async def test_answers_are_kept_for_seven_days_and_then_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_module, "IDLE_S", 0.01)
-    monkeypatch.setattr(writer_module, "MAX_FORGOTTEN", 2)
+    monkeypatch.setattr(answers_module, "MAX_FORGOTTEN", 2)
     clock = TickingClock()
 
     async def left(ids: list[str]) -> None:

@@ -15,7 +15,7 @@ from tests.unit.rpc_fakes import SESSION, note, served
 from turnd.ports import LogFailed, UnknownSession
 from turnd.rules.state import Violation
 from turnd.sessions.refusal import Code, CommandRefused, invalid, not_found, not_now
-from turnd.v1 import sessions_pb2, sessions_pb2_grpc
+from turnd.v1 import daemon_pb2, daemon_pb2_grpc, sessions_pb2
 from turnd_client.errors import ConnectionLost, Refused
 
 
@@ -146,9 +146,9 @@ async def test_a_request_that_is_no_message_is_named(short_path: Path, data: byt
 @pytest.mark.req("RPC-05")
 async def test_a_call_that_this_version_does_not_have_says_so(short_path: Path) -> None:
     async with served(short_path) as it, it.channel() as channel:
-        sessions = sessions_pb2_grpc.SessionsStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError, match=r"version 0\.0\.1\) does not have Resume") as refused:
-            await sessions.Resume(sessions_pb2.ResumeRequest(), metadata=it.metadata, timeout=10)
+        daemon = daemon_pb2_grpc.DaemonStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match=r"version 0\.0\.1\) does not have Trust") as refused:
+            await daemon.Trust(daemon_pb2.TrustRequest(), metadata=it.metadata, timeout=10)
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 

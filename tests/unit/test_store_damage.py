@@ -12,9 +12,10 @@ from tests.unit.stored import created, database, note, opened, query, stored_eve
 
 from turnd.ports import LogFailed
 from turnd.store import damage
-from turnd.store.damage import UnreadableLog, recover, suspicion
+from turnd.store.damage import recover, suspicion
 from turnd.store.log import EventLog
 from turnd.store.pages import event_rows
+from turnd.store.reading import UnreadableLog
 from turnd.store.schema import PAGE_BYTES, open_for_writing
 from turnd.store.transfer import verify_stored
 from turnd.store.walfile import FRAME_HEADER_BYTES, HEADER_BYTES, read_wal

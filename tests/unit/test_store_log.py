@@ -32,6 +32,7 @@ from tests.unit.stored import (
 from turnd.ports import MAX_EVENT_BYTES, EventTooLarge, Log, LogFailed, UnknownSession
 from turnd.rules.event import Draft
 from turnd.rules.state import Violation
+from turnd.store import connection as connection_module
 from turnd.store import writer as writer_module
 from turnd.store.admission import Admission
 from turnd.store.intake import Committed, SessionNotLoaded
@@ -236,7 +237,7 @@ async def test_a_transaction_has_the_highest_grade_in_it(
         connection.set_trace_callback(statements.append)
         return connection
 
-    monkeypatch.setattr(writer_module, "open_for_writing", traced)
+    monkeypatch.setattr(connection_module, "open_for_writing", traced)
 
     async def grade_of(*drafts: Draft) -> str:
         await log.append(*drafts)
@@ -354,6 +355,44 @@ async def test_bytes_in_flight_are_bounded_too(tmp_path: Path) -> None:
             assert log.state("A").seq == 3
         await asyncio.gather(*waiting)
         assert log.state("A").seq == 5
+
+
+@pytest.mark.req("LOG-04")
+async def test_no_append_overtakes_one_that_waits(tmp_path: Path) -> None:
+    """Whoever is told of a commit appends at once, before what waits for room has had its turn in the loop."""
+    async with opened(tmp_path, admission=Admission(max_batches=1)) as log:
+        await log.append(created("A"), created("B"))
+        for number in range(20):
+            with nobody_writes(tmp_path):
+                first = asyncio.ensure_future(log.append(note("A", "first")))
+                await asyncio.sleep(0)
+                waiting = [asyncio.ensure_future(log.append(note(s, f"{number} waited"))) for s in "AB"]
+                await asyncio.sleep(0)
+                gone = asyncio.ensure_future(log.append(note("A", f"{number} gone")))
+                await asyncio.sleep(0)
+                gone.cancel()
+
+            async def next_(first: asyncio.Future[Any]) -> None:
+                await first
+                await log.append(note("A", "later"))
+
+            await asyncio.gather(next_(first), *waiting)
+            notes = [event.note.text for event in (await stored_events(log, "A"))[1:]]
+            assert notes[-4:] == ["first", f"{number} waited", f"{number} gone", "later"]
+
+
+@pytest.mark.req("LOG-04")
+async def test_an_append_that_waits_stands_before_those_of_the_same_moment(tmp_path: Path) -> None:
+    """Room that comes before the loop goes on is not for whoever asks then."""
+    admission = Admission(max_batches=1)
+    done: list[str] = []
+    admission.enter(1)
+    waited = admission.in_turn(lambda: done.append("waited"))
+    admission.leave(1)
+    later = admission.in_turn(lambda: done.append("later"))
+    assert done == []
+    await asyncio.gather(waited, later)
+    assert done == ["waited", "later"]
 
 
 async def test_closing_commits_what_was_accepted_and_then_takes_no_more(tmp_path: Path) -> None:

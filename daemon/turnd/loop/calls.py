@@ -13,6 +13,9 @@ from turnd.rules.results import capped
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2, provider_pb2
 
+SPAWN_TIMEOUT_S = 7 * 86400.0
+"""Of a call that spawns, where its tool states none: a sub-agent has bounds of its own, and may wait for a person."""
+
 
 @dataclass(slots=True)
 class Call:
@@ -118,6 +121,7 @@ def invocation(
     assert at.step is not None, "a call runs inside a Step"
     assert call.tool is not None, f"call {call.id} has no tool"
     timeout_ms = call.spec.default_timeout_ms
+    default_s = SPAWN_TIMEOUT_S if call.spec.spawns else run.settings.tool_timeout_s
     return Invocation(
         call_id=call.id,
         provider=call.tool.provider,
@@ -127,6 +131,6 @@ def invocation(
         step=at.step,
         attempt=max(call.attempts, 1),
         preconditions=preconditions,
-        timeout_s=timeout_ms / 1000 if timeout_ms else run.settings.tool_timeout_s,
+        timeout_s=timeout_ms / 1000 if timeout_ms else default_s,
         traceparent=traceparent,
     )

@@ -370,8 +370,8 @@ def _retry_delay_ms(run: Run, error: common.ModelError, attempt: int, empties: i
 
 
 def _refuse_unpriced(run: Run) -> None:
-    """An unknown price under a cost bound ends the Step before anything is spent (BOUND-08)."""
-    if not run.view.bounds.HasField("max_cost_nano_usd"):
+    """An unknown price under a cost bound, its own or above it, ends the Step before anything is spent (BOUND-08)."""
+    if not any(view.bounds.HasField("max_cost_nano_usd") for view in run.path):
         return
     if run.model.price(run.world.clock.now_us(), common.TokenCounts()) is None:
         raise StepFailed(

@@ -44,12 +44,18 @@ async def assemble_context(run: Run) -> tuple[Message, ...]:
 async def prepare_request(run: Run, messages: tuple[Message, ...], *, final: bool) -> Request:
     """Line 2: the request, through the hook `pre-model-call`.
 
-    In the final Step tools are withheld (BOUND-02); in plan mode resource tools are not there at all (GATE-11).
+    In the final Step tools are withheld (BOUND-02); in plan mode resource tools are not there at all (GATE-11), and
+    those that spawn only where a sub-agent could be started (SUB-04).
     """
     view = run.view
     registered = run.tools.offered()
     names = WireNames((tool.provider, tool.spec.name) for tool in registered)
-    shown = tuple(tool for tool in registered if not (view.planning and _mutates(tool)))
+    may_spawn = run.children.may_spawn(run.session)
+    shown = tuple(
+        tool
+        for tool in registered
+        if not (view.planning and _mutates(tool)) and (may_spawn or not tool.spec.spawns)
+    )
     offered = () if final and not run.model.spec.needs_tools_with_history else shown
     wire = tuple(_wire_tool(tool, names) for tool in offered)
     parameters = _parameters(view.profile.parameters)

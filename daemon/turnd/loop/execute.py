@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 from turnd.loop.calls import Call, conclude, invocation
@@ -92,7 +92,9 @@ async def dispatch(
         "gen_ai.tool.call.id": call.id,
         "turnd.attempt": call.attempts,
     }
-    with run.meter.active(), run.world.trace.span("turnd.tool", attributes) as span:
+    # What a sub-agent does is measured by its own meter, which tells this one; what it waits for is not active.
+    active = nullcontext() if call.spec.spawns else run.meter.active()
+    with active, run.world.trace.span("turnd.tool", attributes) as span:
         outcome = await run.tools.invoke(invocation(run, call, preconditions, span.traceparent))
         span.set({"turnd.is_error": isinstance(outcome, ToolFailure) or outcome.is_error})
     return outcome

@@ -36,8 +36,9 @@ class Plan:
 
 
 def evaluate(run: Run, call: Call) -> Verdict:
-    """What policy says of one call."""
-    return run.settings.policy.evaluate(_policy_call(call), run.view.grants)
+    """What policy says of one call. What was granted to a session holds for all below it (GATE-09)."""
+    grants = [grant for view in run.path for grant in view.grants]
+    return run.settings.policy.evaluate(_policy_call(call), grants)
 
 
 async def precheck(run: Run, calls: Sequence[Call]) -> list[Call]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from turnd.ports import Clock
 
@@ -12,11 +12,13 @@ class Meter:
     """Adds up the time in which anything was active, and the time in which only people were waited for.
 
     Sections may overlap: two calls of a second side by side are one active second. Suspend is not counted,
-    because the clock does not count it.
+    because the clock does not count it. What a sub-agent does is activity of the Step above it too, whose meter is
+    `above`; what it waits for is not.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, above: Meter | None = None) -> None:
         self._clock = clock
+        self._above = above
         # The mutable state: sections open now, totals up to `_since`.
         self._active_sections = 0
         self._waiting_sections = 0
@@ -42,7 +44,8 @@ class Meter:
         self._settle()
         self._active_sections += 1
         try:
-            yield
+            with nullcontext() if self._above is None else self._above.active():
+                yield
         finally:
             self._settle()
             self._active_sections -= 1

@@ -10,7 +10,7 @@ from google.protobuf.message import Message as Payload
 from turnd.loop.breakers import Breakers
 from turnd.loop.meter import Meter
 from turnd.loop.settings import LoopSettings
-from turnd.ports import At, Dispatched, Model, ToolSet, World
+from turnd.ports import At, Children, Dispatched, Model, ToolSet, World
 from turnd.rules.bounds import Spent, hits
 from turnd.rules.doom import DoomLoop
 from turnd.rules.event import Draft
@@ -50,6 +50,9 @@ class Run:
     doom: DoomLoop
     meter: Meter
     """Of the open Step; a new one is made when a Step opens."""
+    children: Children
+    above: Meter | None = None
+    """Of the Step that this session works for, where it is a sub-agent's."""
     _model: Model | None = None
     _tools: ToolSet | None = None
 
@@ -74,6 +77,16 @@ class Run:
     @property
     def view(self) -> SessionView:
         return self.world.log.view(self.session)
+
+    def new_meter(self) -> None:
+        """A Step begins, or ended: what is measured from here on is another's."""
+        self.meter = Meter(self.world.clock, self.above)
+
+    @property
+    def path(self) -> list[SessionView]:
+        """The session and those above it, up to the root of its tree."""
+        view = self.view
+        return [view, *(self.world.log.view(ancestor) for ancestor in reversed(view.ancestors))]
 
     @property
     def at(self) -> At:
@@ -103,14 +116,15 @@ class Run:
         return max(view.bounds.max_wall_clock_ms - view.active_ms - self.meter.active_ms, 0)
 
     def limits_reached(self) -> tuple[common.LimitHit, ...]:
-        """The bounds that have fired, the first of which names the status; empty while none has (BOUND-01)."""
-        view = self.view
-        return hits(
-            view.bounds,
-            Spent(
-                steps=view.steps,
-                cost_nano_usd=view.cost_nano_usd,
-                wall_clock_ms=view.active_ms + self.meter.active_ms,
-            ),
-            self.doom.fired(view.profile.doom_loop.threshold),
+        """The bounds that have fired, the first of which names the status; empty while none has (BOUND-01).
+
+        What the tree has spent counts against every session on the path to the root, whoever spent it (BOUND-06).
+        """
+        view, *above = self.path
+        own = Spent(
+            steps=view.steps,
+            cost_nano_usd=self.children.spent_nano_usd(view.id),
+            wall_clock_ms=view.active_ms + self.meter.active_ms,
         )
+        shared = [(one.bounds, self.children.spent_nano_usd(one.id)) for one in above]
+        return hits(view.bounds, own, self.doom.fired(view.profile.doom_loop.threshold), shared)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 from google.protobuf.message import Message as Payload
@@ -13,10 +14,18 @@ from turnd.loop.meter import Meter
 from turnd.loop.outcome import Ending, failed
 from turnd.loop.run import Run, StepFailed
 from turnd.loop.settings import LoopSettings
-from turnd.loop.settle import close_turn, end_session, session_payload, settle_failed_turn, stop_for_cancel
+from turnd.loop.settle import (
+    close_turn,
+    end_session,
+    session_payload,
+    settle_failed_turn,
+    settle_stopped_turn,
+    stop_for_cancel,
+)
 from turnd.loop.turn import resolve_turn
 from turnd.ports import (
     AnsweredRequest,
+    Children,
     LogFailed,
     SandboxUnavailable,
     ToolSession,
@@ -43,19 +52,30 @@ class LiveSession:
 
     The mutable state is: the runner task while there is work and the task that lets go afterwards, the open
     Turn's task and that of its work, and the working set, which is made when a Turn begins and there is none.
-    Commands write into the log and poke; nothing else reaches into a session.
+    Commands write into the log and poke; nothing else reaches into a session. `above` is the meter of the Step that a
+    sub-agent works for.
     """
 
-    def __init__(self, world: World, settings: Callable[[], LoopSettings], session: str) -> None:
+    def __init__(
+        self,
+        world: World,
+        settings: Callable[[], LoopSettings],
+        children: Children,
+        session: str,
+        above: Meter | None = None,
+    ) -> None:
         self._world = world
         self._settings = settings
+        self._children = children
         self.session = session
+        self._above = above
         self._runner: asyncio.Task[None] | None = None
         self._turn: asyncio.Task[None] | None = None
         self._work: asyncio.Task[Ending] | None = None
         self._run: Run | None = None
         self._arriving: list[event_pb2.Event] | None = None
         self._tools: ToolSet | None = None
+        self._asked = False
         self._opened = asyncio.Event()
         self._rest: asyncio.Task[None] | None = None
         self._letting_go = False
@@ -67,10 +87,38 @@ class LiveSession:
         """Turns are running, or about to."""
         return self._runner is not None and not self._runner.done()
 
+    @property
+    def meter(self) -> Meter | None:
+        """Of the open Step, for what works below it; None where the session has no working set."""
+        return None if self._run is None else self._run.meter
+
+    def offered(self) -> tuple[str, ...]:
+        """The tools that the session has now, as provider.tool; none before its first Turn."""
+        return () if self._tools is None else tuple(tool.full_name for tool in self._tools.offered())
+
+    def wall_clock_left_ms(self) -> int | None:
+        """What is left of max_wall_clock_s; None where there is no such bound, or no working set."""
+        return None if self._run is None else self._run.wall_clock_left_ms()
+
     def poke(self) -> None:
-        """A person sent something: the queue may run."""
+        """A person sent something, or a command opened a Turn: there may be work."""
+        if self._world.log.state(self.session).open_turn is None:
+            self._asked = True
         if not self.busy and not self._stopped:
             self._runner = asyncio.create_task(self._run_queue(), name=f"session {self.session}")
+
+    async def begin(
+        self, opening: Sequence[Draft], answered: AnsweredRequest | None
+    ) -> list[event_pb2.Event]:
+        """A command opens a Turn with these events; then it is worked on. Raises Violation, LogFailed."""
+        self._opened.clear()
+        try:
+            events = await self._world.log.append(*opening, answered=answered)
+        except BaseException:
+            self._opened.set()
+            raise
+        self.poke()
+        return events
 
     async def idle(self) -> None:
         """Waits until no Turn is open and none is about to start; no time-out, a Turn may take as long as it does."""
@@ -94,9 +142,12 @@ class LiveSession:
 
         Events that come before turn/stopping and the command that is answered are stored with it.
         """
+        if self.busy and self._world.log.state(self.session).open_turn is not None:
+            # A command has opened the Turn; its task is made as soon as the runner comes to it.
+            await self._opened.wait()
         turn = self._turn
         if turn is None or turn.done():
-            return False
+            return await self._settle_lost_turn(cause, client, before, answered)
         # A Turn that is just being opened cannot be stopped before it is in the log; opening takes one commit.
         await self._opened.wait()
         stopped = await stop_for_cancel(self._world, self.session, cause, client, before, answered)
@@ -105,10 +156,32 @@ class LiveSession:
         await asyncio.wait({turn})
         return True
 
-    async def stop(self) -> None:
-        """The daemon drains: the open Turn is interrupted, no other starts, tools are let go."""
+    async def _settle_lost_turn(
+        self,
+        cause: common.CancelCause.ValueType,
+        client: str,
+        before: Sequence[Draft],
+        answered: AnsweredRequest | None,
+    ) -> bool:
+        """Closes a Turn whose task is gone, so that nothing stays running for ever. False where none is open."""
+        if self._world.log.state(self.session).open_turn is None:
+            return False
+        log.error("a turn has lost its task; it is closed", session=self.session)
+        await stop_for_cancel(self._world, self.session, cause, client, before, answered)
+        await settle_stopped_turn(self._world, self._children, self.session)
+        self._run = None
+        return True
+
+    async def end(self, cause: common.CancelCause.ValueType) -> None:
+        """A sub-agent's work is over, or is ended for this cause: its Turn, all below it, and its session (SUB-05)."""
+        await self.stop(cause)
+        if not self._world.log.state(self.session).ended:
+            await end_session(self._world, self.session, common.SESSION_STATUS_CANCELLED)
+
+    async def stop(self, cause: common.CancelCause.ValueType = common.CANCEL_CAUSE_SHUTDOWN) -> None:
+        """The daemon drains, or the parent is gone: the open Turn is stopped, no other starts, tools are let go."""
         self._stopped = True
-        await self.cancel(common.CANCEL_CAUSE_SHUTDOWN, "")
+        await self.cancel(cause, "")
         await self.idle()
         await self._wake()
         await self._close_tools()
@@ -158,12 +231,16 @@ class LiveSession:
         self._letting_go = False
 
     async def _run_turns(self) -> None:
+        waits = False
         while not self._stopped and not self._closing:
-            view = self._world.log.view(self.session)
-            if not view.queue or self._world.log.state(self.session).ended:
+            view, state = self._world.log.view(self.session), self._world.log.state(self.session)
+            opened = state.open_turn is not None
+            if state.ended or not (opened or (view.queue and not waits)):
                 return
+            message = None if opened else view.queue[0]
+            self._asked = False
             self._opened.clear()
-            self._turn = asyncio.create_task(self._one_turn(view.queue[0]), name=f"turn of {self.session}")
+            self._turn = asyncio.create_task(self._one_turn(message), name=f"turn of {self.session}")
             await asyncio.wait({self._turn})
             if not self._turn.cancelled() and (fault := self._turn.exception()) is not None:
                 log.error("a turn could not be closed", session=self.session, exc_info=fault)
@@ -172,11 +249,14 @@ class LiveSession:
                 await self._close_tools()
                 self._run = None
                 return
-            if queue_waits(self._world.log.view(self.session).last_reason):
-                return
+            # Whoever sent something after the Turn's end is the person that the queue would wait for.
+            waits = queue_waits(self._world.log.view(self.session).last_reason) and not self._asked
 
-    async def _one_turn(self, message: sessions_pb2.QueuedMessage) -> None:
-        """Works on a Turn in a task of its own, which a cancel may end; then closes the Turn, which nothing ends."""
+    async def _one_turn(self, message: sessions_pb2.QueuedMessage | None) -> None:
+        """Works on a Turn in a task of its own, which a cancel may end; then closes the Turn, which nothing ends.
+
+        Without a message the Turn is open already: a command has begun it.
+        """
         try:
             run = self._run = self._run or await self._make_run()
             self._work = asyncio.create_task(
@@ -239,7 +319,9 @@ class LiveSession:
             history=history,
             breakers=Breakers(settings.max_consecutive_denials),
             doom=DoomLoop(),
-            meter=Meter(self._world.clock),
+            meter=Meter(self._world.clock, self._above),
+            children=self._children,
+            above=self._above,
         )
 
     async def _prepare(self, run: Run) -> None:
@@ -265,7 +347,7 @@ class LiveSession:
         view = run.view
         session = ToolSession(
             session=self.session,
-            root=view.parent or self.session,
+            root=view.root,
             cwd=view.cwd,
             workspace=view.workspace,
             environment=dict(view.environment),
@@ -273,7 +355,7 @@ class LiveSession:
             unattended=view.unattended,
         )
         try:
-            return await self._world.tools.open(session, emit)
+            return await self._world.tools.open(session, emit, partial(self._children.run, self.session))
         except SandboxUnavailable as unavailable:
             raise StepFailed(
                 event_pb2.ErrorStop(source="sandbox", category="unavailable", message=str(unavailable))
@@ -288,7 +370,7 @@ class LiveSession:
         while not self._stopped:
             await self._world.clock.sleep(LOG_RETRY_S)
             try:
-                await settle_failed_turn(self._world, self.session, failure)
+                await settle_failed_turn(self._world, self._children, self.session, failure)
                 self._run = None
                 return
             except LogFailed:

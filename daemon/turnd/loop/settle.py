@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 from google.protobuf.message import Message as Payload
 
-from turnd.loop.meter import Meter
 from turnd.loop.outcome import Ending
 from turnd.loop.run import Run
-from turnd.ports import AnsweredRequest, At, LogFailed, World
+from turnd.ports import AnsweredRequest, At, Children, LogFailed, World
 from turnd.rules.closing import Closing, cancelled, close_step, end_turn
 from turnd.rules.event import Draft
 from turnd.rules.state import Violation
@@ -25,6 +24,7 @@ from turnd.v1.jsonform import enum_text
 
 async def close_open_step(run: Run, how: Closing | None = None) -> None:
     """Ends the open Step with all that it owns; nothing where none is open."""
+    await run.children.settle(run.session)
     settled = close_step(
         run.state,
         how=how or cancelled("the step ended"),
@@ -32,7 +32,7 @@ async def close_open_step(run: Run, how: Closing | None = None) -> None:
         waited_ms=run.meter.waited_ms,
     )
     if settled:
-        run.meter = Meter(run.world.clock)
+        run.new_meter()
         await run.append(*settled)
 
 
@@ -84,7 +84,7 @@ async def stop_for_cancel(
     return True
 
 
-async def settle_failed_turn(world: World, session: str, failure: LogFailed) -> None:
+async def settle_failed_turn(world: World, children: Children, session: str, failure: LogFailed) -> None:
     """Ends a Turn that the log cut short, now that it takes events again (LOG-14)."""
     state = world.log.state(session)
     if state.open_turn is None:
@@ -93,7 +93,19 @@ async def settle_failed_turn(world: World, session: str, failure: LogFailed) -> 
         stop = event_pb2.ErrorStop(source="log", category="commit_failed", message=str(failure))
         stopping = event_pb2.TurnStopping(reason=common.TURN_END_REASON_ERROR, error=stop)
         await world.log.append(Draft(session, stopping))
-    settled = close_step(world.log.state(session), how=cancelled("the log could not be written"))
+    await _settle(world, children, session, cancelled("the log could not be written"))
+
+
+async def settle_stopped_turn(world: World, children: Children, session: str) -> None:
+    """Ends a Turn that is stopping and that nobody works on any more."""
+    stopping = world.log.state(session).stopping
+    assert stopping is not None, "the Turn was told to stop"
+    await _settle(world, children, session, _cancelled_by(stopping))
+
+
+async def _settle(world: World, children: Children, session: str, how: Closing) -> None:
+    await children.settle(session)
+    settled = close_step(world.log.state(session), how=how)
     if settled:
         await world.log.append(*_drafts(session, settled))
     await _end_turn(world, session)

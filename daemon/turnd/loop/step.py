@@ -15,7 +15,6 @@ from turnd.loop.complete import Completion, complete
 from turnd.loop.context import assemble_context, prepare_request
 from turnd.loop.execute import run_data_source, run_side_by_side
 from turnd.loop.gate import Plan, build_plan, decide_plan, precheck
-from turnd.loop.meter import Meter
 from turnd.loop.outcome import COMPLETED, Ending, Limited, NextStep, StepOutcome, failed
 from turnd.loop.questions import ask_in_turn
 from turnd.loop.run import LimitFired, Run, StepFailed
@@ -91,7 +90,7 @@ async def run_final_step(run: Run) -> Ending:
 async def _open(run: Run, span: Span) -> None:
     state = run.state
     assert state.open_turn is not None, "a Step opens inside a Turn"
-    run.meter = Meter(run.world.clock)
+    run.new_meter()
     await run.append(event_pb2.StepStart(turn=state.open_turn, step=state.next_step))
     span.set({"turnd.session": run.session, "turnd.turn": state.open_turn, "turnd.step": state.next_step})
 
@@ -311,7 +310,12 @@ def _invalid(run: Run, call: Call) -> tuple[common.ToolErrorCategory.ValueType, 
             f"there is no tool {call.event.tool!r}; use one of the tools that are offered",
         )
     if not call.offered:
-        why = "plan mode offers no tools that change anything" if run.view.planning else "it was not offered"
+        if run.view.planning:
+            why = "plan mode offers no tools that change anything"
+        elif call.spec.spawns:
+            why = "this session may start no further sub-agents"
+        else:
+            why = "it was not offered"
         return (common.TOOL_ERROR_CATEGORY_DENIED, f"{call.event.tool} did not run: {why}")
     if call.cut_off:
         return (

@@ -16,12 +16,15 @@ Prepare = Callable[[Run], Awaitable[None]]
 """Makes model and tools ready and fires session-start; raises StepFailed where the Turn cannot have a Step."""
 
 
-async def resolve_turn(run: Run, message: sessions_pb2.QueuedMessage, prepare: Prepare) -> Ending:
+async def resolve_turn(run: Run, message: sessions_pb2.QueuedMessage | None, prepare: Prepare) -> Ending:
     """Opens a Turn with a queued message and works until it is done, stopped or at a limit.
 
-    Leaves the Turn open: `settle.close_turn` ends it, whatever this returns or raises, cancelled or not.
+    Without a message a command has opened it. Leaves the Turn open: `settle.close_turn` ends it, whatever this returns
+    or raises, cancelled or not.
     """
-    await _open_turn(run, message)
+    if message is not None:
+        await _open_turn(run, message)
+    run.doom = run.doom.restarted()
     return await _resolve(run, prepare)
 
 
@@ -36,7 +39,6 @@ async def _open_turn(run: Run, message: sessions_pb2.QueuedMessage) -> None:
             plan_mode=message.message_id in run.view.queued_plan_mode,
         ),
     )
-    run.doom = run.doom.restarted()
 
 
 async def _resolve(run: Run, prepare: Prepare) -> Ending:

@@ -42,6 +42,16 @@ class SessionCommands(Protocol):
 
     async def cancel(self, request: sessions_pb2.CancelRequest) -> sessions_pb2.CancelResponse: ...
 
+    async def continue_session(
+        self, request: sessions_pb2.ContinueRequest
+    ) -> sessions_pb2.ContinueResponse: ...
+
+    async def resume(self, request: sessions_pb2.ResumeRequest) -> sessions_pb2.ResumeResponse: ...
+
+    async def update_session(
+        self, request: sessions_pb2.UpdateSessionRequest
+    ) -> sessions_pb2.UpdateSessionResponse: ...
+
     async def close_session(
         self, request: sessions_pb2.CloseSessionRequest
     ) -> sessions_pb2.CloseSessionResponse: ...

@@ -27,24 +27,38 @@ class Spent:
     wall_clock_ms: int = 0
 
 
+Shared = Sequence[tuple[common.Bounds, int]]
+"""The bounds of each session above, and what its tree has spent in nano-USD (BOUND-06)."""
+
+
 def hits(
-    bounds: common.Bounds, spent: Spent, doom: common.LimitHit | None = None
+    bounds: common.Bounds, spent: Spent, doom: common.LimitHit | None = None, above: Shared = ()
 ) -> tuple[common.LimitHit, ...]:
     """Every limit that has been reached, in the order doom loop, turns, cost, wall clock (BOUND-01).
 
-    The first one gives the session its status. A bound fires when what was spent is at least the limit.
+    The first one gives the session its status. A bound fires when what was spent is at least the limit. Of the cost
+    bounds of a session and those above it the one that is exceeded by most is told.
     """
-    found = () if doom is None else (doom,)
-    return (*found, *(hit for hit in _measured(bounds, spent) if hit.value >= hit.limit))
+    found = [] if doom is None else [doom]
+    measured = [hit for hit in _measured(bounds, spent) if hit.value >= hit.limit]
+    costs = [hit for hit in measured if hit.dimension == common.LIMIT_DIMENSION_MAX_COST_USD]
+    for shared, tree_spent in above:
+        if shared.HasField("max_cost_nano_usd") and tree_spent >= shared.max_cost_nano_usd:
+            costs.append(_cost(shared.max_cost_nano_usd, tree_spent))
+    measured = [hit for hit in measured if hit.dimension != common.LIMIT_DIMENSION_MAX_COST_USD]
+    measured += sorted(costs, key=lambda hit: hit.limit - hit.value)[:1]
+    return (*found, *sorted(measured, key=lambda hit: hit.dimension))
 
 
-def left(bounds: common.Bounds, spent: Spent) -> sessions_pb2.BoundsLeft:
-    """What is left of each bound that is set; never below zero."""
+def left(bounds: common.Bounds, spent: Spent, above: Shared = ()) -> sessions_pb2.BoundsLeft:
+    """What is left of each bound that is set; never below zero. Of money no more than every session above has."""
     rest = sessions_pb2.BoundsLeft()
     if bounds.HasField("max_turns"):
         rest.turns = max(0, bounds.max_turns - spent.steps)
-    if bounds.HasField("max_cost_nano_usd"):
-        rest.cost_nano_usd = max(0, bounds.max_cost_nano_usd - spent.cost_nano_usd)
+    shared = [(bounds, spent.cost_nano_usd), *above]
+    money = [b.max_cost_nano_usd - used for b, used in shared if b.HasField("max_cost_nano_usd")]
+    if money:
+        rest.cost_nano_usd = max(0, min(money))
     if bounds.HasField("max_wall_clock_ms"):
         rest.wall_clock_ms = max(0, bounds.max_wall_clock_ms - spent.wall_clock_ms)
     return rest
@@ -88,12 +102,7 @@ def _measured(bounds: common.Bounds, spent: Spent) -> Iterator[common.LimitHit]:
             unit="steps",
         )
     if bounds.HasField("max_cost_nano_usd"):
-        yield common.LimitHit(
-            dimension=common.LIMIT_DIMENSION_MAX_COST_USD,
-            limit=bounds.max_cost_nano_usd,
-            value=spent.cost_nano_usd,
-            unit="nano_usd",
-        )
+        yield _cost(bounds.max_cost_nano_usd, spent.cost_nano_usd)
     if bounds.HasField("max_wall_clock_ms"):
         yield common.LimitHit(
             dimension=common.LIMIT_DIMENSION_MAX_WALL_CLOCK_S,
@@ -101,6 +110,12 @@ def _measured(bounds: common.Bounds, spent: Spent) -> Iterator[common.LimitHit]:
             value=spent.wall_clock_ms,
             unit="ms",
         )
+
+
+def _cost(limit: int, value: int) -> common.LimitHit:
+    return common.LimitHit(
+        dimension=common.LIMIT_DIMENSION_MAX_COST_USD, limit=limit, value=value, unit="nano_usd"
+    )
 
 
 def _places(units: int, places: int) -> str:

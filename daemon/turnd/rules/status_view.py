@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import immutables
 
 from turnd.rules.state_model import Tokens
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import sessions_pb2
+
+DEFAULT_DEPTH: Final = 2
+"""Levels of sub-agents below a root whose profile says nothing."""
 
 
 class SessionView(NamedTuple):
@@ -24,6 +27,8 @@ class SessionView(NamedTuple):
     workspace: str = ""
     profile: common.ProfileSnapshot = common.ProfileSnapshot()
     parent: str = ""
+    ancestors: tuple[str, ...] = ()
+    """From the root of the tree down to the parent; empty for a root."""
     depth: int = 0
     environment: immutables.Map[str, str] = immutables.Map()
     sandbox: str = ""
@@ -80,6 +85,16 @@ class SessionView(NamedTuple):
     def is_child(self) -> bool:
         """It is a sub-agent's session."""
         return bool(self.parent)
+
+    @property
+    def root(self) -> str:
+        """The root of the session's tree; itself where it is no sub-agent."""
+        return self.ancestors[0] if self.ancestors else self.id
+
+    @property
+    def depth_left(self) -> int:
+        """Levels of sub-agents that may still be below it; a child's own is set when it is made (BOUND-07)."""
+        return self.profile.max_depth if self.profile.HasField("max_depth") else DEFAULT_DEPTH
 
     @property
     def limit_mode(self) -> common.LimitMode.ValueType:

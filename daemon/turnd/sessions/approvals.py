@@ -79,12 +79,11 @@ class Approvals:
         opened = view.open_requests.get(request.approval)
         if opened is None or not opened.HasField("approval"):
             raise await self._not_open(request.session, request.approval, "approval")
+        asking = opened.session or request.session
         decided = _decided(request, opened.approval)
-        drafts = [Draft(request.session, decided)]
+        drafts = [Draft(asking, decided)]
         if decided.HasField("grant"):
-            drafts += [
-                Draft(request.session, other) for other in _equal_ones(view.open_requests.values(), decided)
-            ]
+            drafts += _equal_ones(self._open_below(asking), decided)
         try:
             await self._log.append(
                 *drafts, answered=answering.by(lambda _: sessions_pb2.DecideResponse(decided=decided))
@@ -100,6 +99,7 @@ class Approvals:
         opened = self._log.view(request.session).open_requests.get(request.question)
         if opened is None or not opened.HasField("interactive"):
             raise await self._not_open(request.session, request.question, "question")
+        asking = opened.session or request.session
         check_answer(request.output, opened.interactive.output_schema)
         answered = event_pb2.InteractiveAnswered(
             request_id=request.question,
@@ -110,12 +110,20 @@ class Approvals:
         )
         try:
             await self._log.append(
-                Draft(request.session, answered),
+                Draft(asking, answered),
                 answered=answering.by(lambda _: sessions_pb2.AnswerResponse(answered=answered)),
             )
         except Violation:
             raise await self._not_open(request.session, request.question, "question") from None
         return answered
+
+    def _open_below(self, session: str) -> list[sessions_pb2.OpenRequest]:
+        """The open requests of a session and all below it: what a decision for the session holds for."""
+        view = self._log.view(session)
+        if not view.ancestors:
+            return list(view.open_requests.values())
+        shown = self._log.view(view.root).open_requests.values()
+        return [request for request in shown if session in request.path]
 
     async def _not_open(self, session: str, request_id: str, kind: str) -> CommandRefused:
         """The refusal of a late decision: who settled it, how and when."""
@@ -148,7 +156,7 @@ class Approvals:
             match event.WhichOneof("data"):
                 case "approval_request":
                     self._opened(event.session, event.approval_request.request_id, event.approval_request)
-                    for client in self._presence.clients(event.session):
+                    for client in self._seen_by(event.session):
                         self._deliver(event.session, event.approval_request.request_id, client)
                 case "interactive_request":
                     self._opened(
@@ -183,7 +191,12 @@ class Approvals:
             return
         for request_id, opened in self._log.view(session).open_requests.items():
             if opened.HasField("approval"):
-                self._deliver(session, request_id, client)
+                self._deliver(opened.session or session, request_id, client)
+
+    def _seen_by(self, session: str) -> list[str]:
+        """Who sees a request of the session: those attached to it, and to the root of its tree (GATE-17)."""
+        root = self._log.view(session).root
+        return sorted({*self._presence.clients(session), *self._presence.clients(root)})
 
     def _deliver(self, session: str, request_id: str, client: str) -> None:
         delivered = event_pb2.ApprovalDelivered(request_id=request_id, client=client)
@@ -263,7 +276,7 @@ def _decided(
 
 def _equal_ones(
     opened: Iterable[sessions_pb2.OpenRequest], decided: event_pb2.ApprovalDecided
-) -> list[event_pb2.ApprovalDecided]:
+) -> list[Draft]:
     """The same decision for every other open request that the remembered rule answers."""
     equal = []
     for other in opened:
@@ -275,7 +288,7 @@ def _equal_ones(
             copy.request_id = other.approval.request_id
             copy.call_id = other.approval.item.call_id
             copy.ClearField("grant")
-            equal.append(copy)
+            equal.append(Draft(other.session, copy))
     return equal
 
 
@@ -299,6 +312,10 @@ def _settlement_in(event: event_pb2.Event) -> Settlement | None:
             return event.approval_decided
         case "interactive_answered":
             return event.interactive_answered
+        case "child_attention" if event.child_attention.HasField("decided"):
+            return event.child_attention.decided
+        case "child_attention" if event.child_attention.HasField("answered"):
+            return event.child_attention.answered
         case _:
             return None
 

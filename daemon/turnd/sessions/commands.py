@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from typing import Protocol, TypeVar
 
 from turnd.loop.session import LiveSession
 from turnd.ports import Ids, Log, Models
@@ -15,6 +15,7 @@ from turnd.rules.shown import alone
 from turnd.rules.status import SessionView, advance, to_session
 from turnd.sessions.approvals import Approvals
 from turnd.sessions.fork import Forking
+from turnd.sessions.going_on import GoingOn
 from turnd.sessions.importing import Arrived, Importing, parts_of
 from turnd.sessions.live import LiveSessions
 from turnd.sessions.refusal import Code, CommandRefused, invalid, not_now
@@ -29,6 +30,14 @@ MAX_MESSAGE_CONTENT = 4 * 2**20
 MAX_QUEUED = 1000
 """Messages that wait in one session."""
 _NO_TURN = "no turn is open in this session: there is nothing to cancel"
+
+
+_WithSession = TypeVar(
+    "_WithSession",
+    sessions_pb2.ContinueResponse,
+    sessions_pb2.ResumeResponse,
+    sessions_pb2.UpdateSessionResponse,
+)
 
 
 class Archive(Protocol):
@@ -92,6 +101,7 @@ class Commands:
         self._surroundings = surroundings
         self._importing = Importing(log, ids, models, surroundings)
         self._forking = Forking(log, ids, surroundings)
+        self._going_on = GoingOn(log, live.tree)
 
     @once(sessions_pb2.CreateSessionResponse)
     async def create_session(
@@ -137,12 +147,17 @@ class Commands:
     async def get_session(self, request: sessions_pb2.GetSessionRequest) -> sessions_pb2.GetSessionResponse:
         """All of one session, as of its last event."""
         session = await self._loaded(request.session)
+        shared = await self._shared(self._log.view(session))
+        subtree = await self._log.subtree(session)
         state, view = self._log.state(session), self._log.view(session)
-        spent = bounds.Spent(steps=view.steps, cost_nano_usd=view.cost_nano_usd, wall_clock_ms=view.active_ms)
+        spent = bounds.Spent(
+            steps=view.steps, cost_nano_usd=subtree.cost_nano_usd, wall_clock_ms=view.active_ms
+        )
+        below = max(subtree.cost_nano_usd - view.cost_nano_usd, 0)
         return sessions_pb2.GetSessionResponse(
-            session=alone(to_session(view)),
+            session=alone(to_session(view, descendants_cost_nano_usd=below)),
             bounds=view.bounds,
-            left=bounds.left(view.bounds, spent),
+            left=bounds.left(view.bounds, spent, shared),
             next_turn=state.next_turn,
             next_step=state.next_step,
             open_turn=state.open_turn,
@@ -234,6 +249,60 @@ class Commands:
             raise not_now(_NO_TURN)
         return answer
 
+    @once(sessions_pb2.ContinueResponse)
+    async def continue_session(
+        self, request: sessions_pb2.ContinueRequest, answering: Answering[sessions_pb2.ContinueResponse]
+    ) -> sessions_pb2.ContinueResponse:
+        """Goes on behind a bound with a new allowance, whose bounds replace those in force (BOUND-04)."""
+        live = await self._session(request.session)
+        transition = _transition(self._log.view(live.session), Command.CONTINUE)
+        made = self._answer_with_session(live.session, sessions_pb2.ContinueResponse)
+        await self._going_on.continue_(
+            live, transition, request.allowance, request.client, answering.by(made)
+        )
+        return made(())
+
+    @once(sessions_pb2.ResumeResponse)
+    async def resume(
+        self, request: sessions_pb2.ResumeRequest, answering: Answering[sessions_pb2.ResumeResponse]
+    ) -> sessions_pb2.ResumeResponse:
+        """Goes on after a Turn that was cut off, with a Turn of its own (LOOP-11)."""
+        live = await self._session(request.session)
+        transition = _transition(self._log.view(live.session), Command.RESUME)
+        made = self._answer_with_session(live.session, sessions_pb2.ResumeResponse)
+        await self._going_on.resume(live, transition, request.client, answering.by(made))
+        return made(())
+
+    @once(sessions_pb2.UpdateSessionResponse)
+    async def update_session(
+        self,
+        request: sessions_pb2.UpdateSessionRequest,
+        answering: Answering[sessions_pb2.UpdateSessionResponse],
+    ) -> sessions_pb2.UpdateSessionResponse:
+        """Changes profile, environment, plan mode or title; what is not set stays as it is.
+
+        A new profile brings its bounds, and holds from the next Turn on.
+        """
+        live = await self._session(request.session)
+        _transition(self._log.view(live.session), Command.UPDATE)
+        changed = event_pb2.SessionChanged()
+        if request.HasField("profile"):
+            changed.profile.CopyFrom(self._surroundings.profile(self._models, request.profile))
+        if request.HasField("environment"):
+            kept = self._surroundings.environment(request.environment.environment)
+            changed.environment.SetInParent()
+            changed.environment.environment.update(kept)
+        if request.HasField("plan_mode"):
+            changed.plan_mode = request.plan_mode
+        if request.HasField("title"):
+            changed.title = request.title
+        if not changed.ByteSize():
+            raise invalid("profile", "nothing to change: set profile, environment, plan_mode or title")
+        changed.client = request.client
+        made = self._answer_with_session(live.session, sessions_pb2.UpdateSessionResponse)
+        await self._log.append(Draft(live.session, changed), answered=answering.by(made))
+        return made(())
+
     @once(sessions_pb2.CloseSessionResponse)
     async def close_session(
         self,
@@ -286,6 +355,25 @@ class Commands:
     ) -> sessions_pb2.ForkResponse:
         """A new session with the log of another up to a seq as its history."""
         return await self._forking.run(await self._loaded(request.session), request, answering)
+
+    def _answer_with_session(
+        self, session: str, response: Callable[..., _WithSession]
+    ) -> Callable[[Sequence[event_pb2.Event]], _WithSession]:
+        """Makes the answer that shows the session after events which are not accepted yet."""
+
+        def answer(events: Sequence[event_pb2.Event]) -> _WithSession:
+            return response(session=_after(self._log.view(session), events))
+
+        return answer
+
+    async def _shared(self, view: SessionView) -> list[tuple[common.Bounds, int]]:
+        """The bounds of each session above, and what its tree has spent (BOUND-06)."""
+        shared = []
+        for ancestor in view.ancestors:
+            await self._log.load(ancestor)
+            spent = await self._log.subtree(ancestor)
+            shared.append((self._log.view(ancestor).bounds, spent.cost_nano_usd))
+        return shared
 
     async def _loaded(self, prefix: str) -> str:
         session = await self._archive.resolve(prefix)

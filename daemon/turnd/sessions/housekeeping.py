@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from turnd.ports import Clock
+from turnd.ports import AnsweredRequest, Clock
 from turnd.sessions.live import LiveSessions
 from turnd.sessions.refusal import invalid
 from turnd.sessions.requests import Answering, Requests, once
@@ -16,6 +16,7 @@ from turnd.v1.jsonform import enum_text
 MAX_DAYS: Final = 36500
 _DAY_US: Final = 86400 * 1_000_000
 _AT_WORK: Final = "the session is at work again, so it was not removed"
+_NOT_REACHED: Final = "turnd was stopped before it came to this, so it was not removed; run gc again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,11 @@ class Unused:
     item: daemon_pb2.GcItem
     sessions: Sequence[str] = ()
     """That are removed with it."""
-    remove: Callable[[], Awaitable[str]] | None = None
-    """Removes it; gives why that failed, an empty text where it did not. None: it is only listed."""
+    remove: Callable[[AnsweredRequest | None], Awaitable[str]] | None = None
+    """Removes it; gives why that failed, an empty text where it did not. None: it is only listed.
+
+    The command, which has answered so far that it is removed, is stored before it is, or in the same transaction.
+    """
 
 
 class Premises(Protocol):
@@ -37,6 +41,9 @@ class Premises(Protocol):
 
     async def examine(self, full: bool) -> Sequence[daemon_pb2.DoctorCheck]:
         """Looks at all of it; with `full` also at every byte of the log."""
+
+    async def record(self, answered: AnsweredRequest) -> None:
+        """Stores what a command has answered so far, in the place of what it had answered. Raises LogFailed."""
 
 
 class Housekeeping:
@@ -54,35 +61,65 @@ class Housekeeping:
     ) -> daemon_pb2.GcResponse:
         """What could be removed; with `remove`, removes that, or what is named of it.
 
-        What is removed cannot be removed twice, so that the answer may be stored behind it.
+        Each removal is recorded with it, as the answer so far: a daemon that is killed on the way leaves an answer
+        that says what it had removed, and what it did not come to. Raises CommandRefused, LogFailed.
         """
         if request.older_than_days > MAX_DAYS:
             raise invalid("older_than_days", f"at most {MAX_DAYS}, got {request.older_than_days}")
         found = await self._premises.unused(self._clock.now_us() - request.older_than_days * _DAY_US)
-        if request.remove:
-            wanted = set(request.names)
-            for unused in found:
-                if unused.remove is not None and (not wanted or unused.item.name in wanted):
-                    unused.item.problem = await self._remove(unused.sessions, unused.remove)
-                    unused.item.removed = not unused.item.problem
         items = [unused.item for unused in found]
-        counted = [item for item in items if (item.removed if request.remove else item.removable)]
-        return daemon_pb2.GcResponse(
-            what=[_text(item) for item in items],
-            bytes=sum(item.bytes for item in counted),
-            removed=request.remove and bool(counted),
-            items=items,
-        )
+        if request.remove:
+            answered = answering.by(lambda _: _removed(items))
+            await self._remove(found, set(request.names), answered)
+            if answered is not None:
+                await self._premises.record(answered)
+            return _removed(items)
+        return _answer(items, [item for item in items if item.removable])
 
-    async def _remove(self, sessions: Sequence[str], remove: Callable[[], Awaitable[str]]) -> str:
+    async def _remove(
+        self, found: Sequence[Unused], wanted: set[str], answered: AnsweredRequest | None
+    ) -> None:
+        """Removes what is wanted, all if nothing is named; each item says at any time what became of it."""
+        removable = [
+            (unused.item, unused.sessions, unused.remove)
+            for unused in found
+            if unused.remove is not None and (not wanted or unused.item.name in wanted)
+        ]
+        for item, _, _ in removable:
+            item.problem = _NOT_REACHED
+        for item, sessions, remove in removable:
+            item.problem = ""
+            if await self._let_go(sessions):
+                item.removed = True
+                item.problem = await remove(answered)
+                item.removed = not item.problem
+            else:
+                item.problem = _AT_WORK
+
+    async def _let_go(self, sessions: Sequence[str]) -> bool:
         for session in sessions:
             if not await self._live.forget(session):
-                return _AT_WORK
-        return await remove()
+                return False
+        return True
 
     async def doctor(self, request: daemon_pb2.DoctorRequest) -> daemon_pb2.DoctorResponse:
         """Each check with what was found, and what to do where something is wrong."""
         return daemon_pb2.DoctorResponse(checks=await self._premises.examine(request.full))
+
+
+def _removed(items: Sequence[daemon_pb2.GcItem]) -> daemon_pb2.GcResponse:
+    return _answer(items, [item for item in items if item.removed])
+
+
+def _answer(
+    items: Sequence[daemon_pb2.GcItem], counted: Sequence[daemon_pb2.GcItem]
+) -> daemon_pb2.GcResponse:
+    return daemon_pb2.GcResponse(
+        what=[_text(item) for item in items],
+        bytes=sum(item.bytes for item in counted),
+        removed=any(item.removed for item in items),
+        items=items,
+    )
 
 
 def _text(item: daemon_pb2.GcItem) -> str:

@@ -8,23 +8,29 @@ from collections.abc import Callable, Sequence
 from turnd.loop.session import LiveSession
 from turnd.loop.settings import LoopSettings
 from turnd.ports import World
+from turnd.sessions.tree import Profiles, Tree
 from turnd.v1 import event_pb2
 
 
 class LiveSessions:
     """The mutable state is one LiveSession for each session that a command has touched."""
 
-    def __init__(self, world: World, settings: Callable[[], LoopSettings]) -> None:
+    def __init__(self, world: World, settings: Callable[[], LoopSettings], profiles: Profiles) -> None:
         self._world = world
         self._settings = settings
         self._sessions: dict[str, LiveSession] = {}
+        self.tree = Tree(world.log, world.ids, self.get, profiles)
 
     async def get(self, session: str) -> LiveSession:
         """The one runner of a session, its log loaded (C09). Raises UnknownSession."""
         await self._world.log.load(session)
+        await self.tree.enter(session)
         live = self._sessions.get(session)
         if live is None:
-            live = self._sessions[session] = LiveSession(self._world, self._settings, session)
+            parent = self._sessions.get(self._world.log.view(session).parent)
+            above = None if parent is None else parent.meter
+            live = LiveSession(self._world, self._settings, self.tree, session, above)
+            self._sessions[session] = live
         return live
 
     async def forget(self, session: str) -> bool:
@@ -35,11 +41,13 @@ class LiveSessions:
         if live.busy:
             return False
         del self._sessions[session]
+        self.tree.leave(session)
         await live.stop()
         return True
 
     def committed(self, events: Sequence[event_pb2.Event]) -> None:
         """Tells each session in memory what was committed of it, before whoever appended it goes on."""
+        self.tree.committed(events)
         for event in events:
             live = self._sessions.get(event.session)
             if live is not None:

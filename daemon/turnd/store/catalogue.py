@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from turnd.ports import UnknownSession
+from turnd.ports import Subtree, UnknownSession
 from turnd.rules.shown import in_list
-from turnd.store.reader import NO_KEY, Reader, SessionRow, Totals
+from turnd.store.reader import NO_KEY, Reader, SessionRow
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import sessions_pb2
 
@@ -112,7 +112,7 @@ class Catalogue:
             room -= session.ByteSize()
         return SessionPage(sessions, str(rows[-1].key) if more else "")
 
-    async def totals(self, sessions: Iterable[str]) -> Mapping[str, Totals]:
+    async def totals(self, sessions: Iterable[str]) -> Mapping[str, Subtree]:
         """What each of these sessions spent with its descendants, as committed; nothing for unknown ones."""
         return await self._reader.totals(sessions)
 

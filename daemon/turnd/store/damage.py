@@ -16,30 +16,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
-from turnd.store.live import BrokenLog
 from turnd.store.pages import FoundRow, event_rows, rows_behind
-from turnd.store.reader import Row
 from turnd.store.rebuild import Progress, rebuild
 from turnd.store.schema import OWN, create_private, open_for_writing, read_only_uri, sync_directory
-from turnd.v1 import event_pb2
 
 _SUFFIXES: Final = ("-shm", "-wal", "")
 """Of the files that a database has; the one that counts is renamed last."""
 _MAX_NAMED: Final = 20
 """Sessions that are named in the account of a recovery; the others are counted."""
-
-
-class UnreadableLog(BrokenLog):
-    """A stored event cannot be read, or is missing; the session cannot be used until a restart has recovered it."""
-
-    def __init__(self, session: str, seq: int, problem: str) -> None:
-        super().__init__(session, seq, problem)
-        self.args = (
-            f"the log of {session} is damaged at event {seq}: {problem}; the session cannot be used. "
-            "Restart turnd: it keeps the damaged file and recovers the events before this one",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +68,6 @@ class Recovery:
         else:
             text += "; no session is cut short between events that can be read"
         return "; ".join((text, *self.notes))
-
-
-def decoded(session: str, after_seq: int, rows: Sequence[Row]) -> list[event_pb2.Event]:
-    """The events of one page of a session that begins behind a seq. Raises UnreadableLog."""
-    if not rows:
-        raise UnreadableLog(session, after_seq + 1, "it is missing")
-    events = []
-    for row in rows:
-        try:
-            events.append(event_pb2.Event.FromString(row.blob))
-        except (DecodeError, TypeError) as error:
-            raise UnreadableLog(session, row.seq, str(error)) from error
-    return events
 
 
 def suspect(database: Path, reason: str) -> None:

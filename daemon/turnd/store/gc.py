@@ -10,11 +10,12 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from turnd.rules.lifecycle import is_ended
+from turnd.store.answers import amend_request
+from turnd.store.batch import Request
 from turnd.store.schema import read_only_uri
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import sessions_pb2
@@ -92,9 +93,18 @@ def all_sessions(path: Path) -> set[str]:
         return {session for (session,) in connection.execute("SELECT id FROM sessions")}
 
 
-def removal(tree: EndedTree) -> Callable[[sqlite3.Connection], None]:
-    """What removes a tree within a transaction; it raises SessionChanged where the tree is not as it was."""
-    return partial(_remove, tree)
+def removal(tree: EndedTree, request: Request | None = None) -> Callable[[sqlite3.Connection], None]:
+    """What removes a tree within a transaction; it raises SessionChanged where the tree is not as it was.
+
+    The command that it was asked by is stored in the same transaction, so that no removal is without its record.
+    """
+
+    def remove(connection: sqlite3.Connection) -> None:
+        _remove(tree, connection)
+        if request is not None:
+            amend_request(connection, request)
+
+    return remove
 
 
 def _remove(tree: EndedTree, connection: sqlite3.Connection) -> None:
@@ -112,6 +122,8 @@ def _remove(tree: EndedTree, connection: sqlite3.Connection) -> None:
         children = connection.execute("SELECT key FROM sessions WHERE parent = ?", (member.id,))
         if any(key not in keys for (key,) in children):
             raise SessionChanged(member.id)
+    # Not every SQLite does so by itself: what a person has removed is not left on pages that nothing uses.
+    connection.execute("PRAGMA secure_delete = ON")
     for key in keys:
         for table in TABLES:
             connection.execute(f"DELETE FROM {table} WHERE session = ?", (key,))  # noqa: S608

@@ -117,7 +117,7 @@ class Intake:
                 raise EventTooLarge(event_type(event), len(blob))
             entries.append(Entry(keys[session], event, blob))
         done: asyncio.Future[list[event_pb2.Event]] = asyncio.get_running_loop().create_future()
-        request = None if answered is None else _answer(answered, entries, now_us)
+        request = None if answered is None else answer_of(answered, entries, now_us)
         if entries or request is not None:
             self._send(entries, after, keys, commitment, request, done)
         else:
@@ -219,6 +219,7 @@ class Intake:
                 live.accepted = live.durable
 
 
-def _answer(answered: AnsweredRequest, entries: Sequence[Entry], now_us: int) -> Request:
+def answer_of(answered: AnsweredRequest, entries: Sequence[Entry], now_us: int) -> Request:
+    """The command with its answer, as it is stored."""
     answer = answered.answer([entry.event for entry in entries])
     return Request(answered.request_id, answered.method, answered.digest, answer, now_us)

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
 
 import structlog
 
-from turnd.ports import AnsweredRequest, Clock, StoredAnswer, UnknownSession
+from turnd.ports import AnsweredRequest, Clock, LogFailed, StoredAnswer, Subtree, UnknownSession
+from turnd.rules.attention import with_attention
 from turnd.rules.event import Draft
-from turnd.rules.state import SessionState, Violation
+from turnd.rules.state import SessionState
 from turnd.rules.status import SessionView
 from turnd.store.admission import Admission
+from turnd.store.answers import amend_request
 from turnd.store.batch import Outcome
 from turnd.store.catalogue import Catalogue
-from turnd.store.damage import UnreadableLog, decoded
 from turnd.store.filesystem import require_local
-from turnd.store.gc import EndedTree, SessionChanged, removal
+from turnd.store.gc import EndedTree, removal
 from turnd.store.health import LARGE_WAL_BYTES, Health
 from turnd.store.hold import Hold
-from turnd.store.intake import Committed, Intake, SessionNotLoaded
-from turnd.store.live import BrokenLog, Folded, Live
+from turnd.store.intake import Committed, Intake, SessionNotLoaded, answer_of
+from turnd.store.live import Live
 from turnd.store.reader import Reader, Row
+from turnd.store.reading import Reading
 from turnd.store.recover import Repaired, repair
+from turnd.store.residents import Residents
 from turnd.store.writer import Writer
 from turnd.v1 import event_pb2
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
 Subscriber = Callable[[Sequence[Committed]], None]
 
 
@@ -47,6 +49,8 @@ class _Parts:
     reader: Reader
     catalogue: Catalogue
     intake: Intake
+    reading: Reading
+    residents: Residents
 
 
 class EventLog:
@@ -72,9 +76,6 @@ class EventLog:
         self._parts: _Parts | None = None
         self._position = 0
         self._subscribers: list[Subscriber] = []
-        self._loading: dict[str, asyncio.Task[None]] = {}
-        self._removing: set[str] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> Sequence[Repaired]:
         """Opens the file and repairs what a killed daemon left open (LOG-08); gives what was repaired.
@@ -102,8 +103,11 @@ class EventLog:
         next_key = await reader.last_key() + 1
         intake = Intake(self._clock, self._admission, writer.submit, self._publish, next_key)
         writer.ended.add_done_callback(lambda _: loop.call_soon_threadsafe(intake.abandon))
-        self._parts = _Parts(writer, reader, Catalogue(reader), intake)
-        repaired = await repair(self, self._parts.catalogue, self.unload)
+        catalogue = Catalogue(reader)
+        reading = Reading(reader, catalogue, intake, self._health.damaged)
+        residents = Residents(intake, catalogue, reading, self._health.damaged)
+        self._parts = _Parts(writer, reader, catalogue, intake, reading, residents)
+        repaired = await repair(self, catalogue, self.unload)
         self._health.check_behind()
         return repaired
 
@@ -113,9 +117,9 @@ class EventLog:
         if parts is None:
             return
         await self._health.close()
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-        parts.intake.close("the log is closed; nothing of this append was stored")
+        await parts.residents.close()
+        closed = partial(parts.intake.close, "the log is closed; nothing of this append was stored")
+        await asyncio.shield(self._admission.in_turn(closed))
         await parts.reader.close()
         await asyncio.wrap_future(parts.writer.stop())
         parts.writer.join()
@@ -125,40 +129,30 @@ class EventLog:
 
         An event that is damaged makes this session unusable, and no other one (LOG-16).
         """
-        if self._open.intake.get(session) is not None:
-            return
-        if session in self._removing:
-            raise UnknownSession(f"session {session} is being removed")
-        loading = self._loading.get(session)
-        if loading is None:
-            loading = self._loading[session] = self._own(self._load(session))
-            loading.add_done_callback(lambda _: self._loading.pop(session))
-        await asyncio.shield(loading)
+        await self._open.residents.load(session)
 
     def unload(self, session: str) -> None:
         """Lets a session go from memory, unless something of it is on its way to the disk."""
         self._open.intake.remove(session)
 
-    async def remove(self, tree: EndedTree) -> None:
+    async def remove(self, tree: EndedTree, answered: AnsweredRequest | None = None) -> None:
         """Removes sessions that have ended from memory and file, in one transaction.
 
-        Raises SessionChanged where one was used since it was looked at, and sqlite3.Error; then all are there.
+        What the client's command has answered so far is stored in the same transaction (RPC-04). Raises
+        SessionChanged where one was used since it was looked at, sqlite3.Error, OSError; then all are there.
         """
-        members = [member.id for member in tree.members]
-        self._removing.update(members)
+        async with self._open.residents.leaving(tree):
+            request = None if answered is None else answer_of(answered, (), self._clock.now_us())
+            await self._do(removal(tree, request))
+        log.info("log_sessions_removed", session=tree.id, sessions=len(tree.members))
+
+    async def amend(self, answered: AnsweredRequest) -> None:
+        """Stores what a command has answered so far in the place of what it had answered. Raises LogFailed."""
+        request = answer_of(answered, (), self._clock.now_us())
         try:
-            loading = {self._loading[session] for session in members if session in self._loading}
-            if loading:
-                await asyncio.wait(loading)
-            for member in tree.members:
-                live = self._open.intake.get(member.id)
-                if live is not None and (live.in_flight or live.accepted.state.seq != member.last_seq):
-                    raise SessionChanged(member.id)
-            for session in members:
-                self.unload(session)
-            await asyncio.shield(asyncio.wrap_future(self._open.writer.run(removal(tree))))
-        finally:
-            self._removing.difference_update(members)
+            await self._do(partial(amend_request, request=request))
+        except (sqlite3.Error, OSError) as error:
+            raise LogFailed(f"the log could not be written: {error}; the answer was not stored") from error
 
     def state(self, session: str) -> SessionState:
         """As of the last accepted event. Raises SessionNotLoaded."""
@@ -174,14 +168,20 @@ class EventLog:
         The client's command that they carry out is stored with its answer in the same transaction, also where
         there are no drafts (RPC-04).
 
-        The check happens at once, before anything else runs; only where more is in flight than `Admission`
-        allows does the append wait its turn first. Cancelling the caller cancels neither. Raises Violation,
-        SessionNotLoaded, EventTooLarge, LogFailed; then none of the drafts is stored.
+        Appends are accepted in the order in which they are called. The check happens at once, before anything else
+        runs; only where more is in flight than `Admission` allows does the append wait its turn, and is checked then,
+        against what was accepted before it. Raises Violation, SessionNotLoaded, EventTooLarge, LogFailed; then none
+        of the drafts is stored.
+
+        Cancelling the caller cancels nothing: an append that still waits keeps its place, and is checked and stored
+        when its turn comes, as one that is on its way to the disk is.
         """
-        if self._admission.open:
-            done = self._open.intake.accept(drafts, answered)
-        else:
-            done = await asyncio.shield(self._own(self._accept_later(drafts, answered)))
+        intake = self._open.intake
+
+        def accept() -> asyncio.Future[list[event_pb2.Event]]:
+            return intake.accept(with_attention(drafts, self._view_if_loaded), answered)
+
+        done = await asyncio.shield(self._admission.in_turn(accept))
         return await asyncio.shield(done)
 
     async def read(self, session: str, after_seq: int = 0) -> AsyncIterator[Sequence[event_pb2.Event]]:
@@ -189,18 +189,8 @@ class EventLog:
 
         Raises UnknownSession, UnreadableLog.
         """
-        through = await self.head(session)
-        while after_seq < through:
-            try:
-                rows = await self.blobs(session, after_seq, through)
-                events = decoded(session, after_seq, rows)
-            except UnreadableLog as damage:
-                # One that was removed meanwhile is unknown, not damaged.
-                await self._open.catalogue.row(session)
-                self._health.damaged(str(damage))
-                raise
+        async for events in self._open.reading.pages(session, after_seq):
             yield events
-            after_seq = rows[-1].seq
 
     async def answer_to(self, request_id: str) -> StoredAnswer | None:
         """What a client's command was answered, as far back as answers are kept (RPC-04)."""
@@ -234,21 +224,11 @@ class EventLog:
 
     async def head(self, session: str) -> int:
         """The seq of the session's last committed event. Raises UnknownSession."""
-        live = self._open.intake.get(session)
-        if live is not None and live.durable is not None:
-            return live.durable.state.seq
-        return (await self._open.catalogue.row(session)).last_seq
+        return await self._open.reading.head(session)
 
     async def blobs(self, session: str, after_seq: int, through_seq: int) -> Sequence[Row]:
         """One page of a session's committed events, encoded. Raises UnknownSession, UnreadableLog."""
-        live = self._open.intake.get(session)
-        key = live.key if live is not None else (await self._open.catalogue.row(session)).key
-        try:
-            return await self._open.reader.page(key, after_seq, through_seq)
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):
-                raise
-            raise UnreadableLog(session, after_seq + 1, str(error)) from error
+        return await self._open.reading.blobs(session, after_seq, through_seq)
 
     async def blobs_of_all(self, after_position: int, through_position: int) -> Sequence[Row]:
         """One page of all sessions' committed events, encoded."""
@@ -260,44 +240,26 @@ class EventLog:
             raise LogNotOpen("the log must be started first")
         return self._parts
 
+    async def subtree(self, session: str) -> Subtree:
+        """What a session and all its descendants have spent, as committed. Raises UnknownSession."""
+        found = await self._open.catalogue.totals([session])
+        if session not in found:
+            raise UnknownSession(f"no session has the id {session!r}")
+        return found[session]
+
+    def _view_if_loaded(self, session: str) -> SessionView | None:
+        live = self._open.intake.get(session)
+        return None if live is None else live.accepted.view
+
     def _loaded(self, session: str) -> Live:
         live = self._open.intake.get(session)
         if live is None:
             raise SessionNotLoaded(f"session {session} must be loaded first")
         return live
 
-    async def _load(self, session: str) -> None:
-        row = await self._open.catalogue.row(session)
-        folded = Folded()
-        async for page in self.read(session):
-            for event in page:
-                try:
-                    folded = folded.after(event)
-                except Violation as violation:
-                    if event.seq == folded.state.seq + 1:
-                        raise BrokenLog(session, event.seq, violation.text) from violation
-                    missing = UnreadableLog(session, folded.state.seq + 1, "it is missing")
-                    self._health.damaged(str(missing))
-                    raise missing from violation
-        self._open.intake.add(session, row.key, folded)
-
-    async def _accept_later(
-        self, drafts: Sequence[Draft], answered: AnsweredRequest | None
-    ) -> asyncio.Future[list[event_pb2.Event]]:
-        await self._admission.wait()
-        try:
-            return self._open.intake.accept(drafts, answered)
-        finally:
-            self._admission.pass_on()
-
-    def _own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task of the log's own, which its caller's cancellation does not reach; `close` waits for it."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        # Where the caller was cancelled nobody else asks for the outcome.
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return task
+    async def _do(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """Behind what was accepted, in a transaction of its own; done also for a caller that was cancelled."""
+        await asyncio.shield(asyncio.wrap_future(self._open.writer.run(work)))
 
     def _publish(self, committed: Sequence[Committed]) -> None:
         self._position = committed[-1].position

@@ -10,7 +10,7 @@ from typing import Final, Self
 
 import aiosqlite
 
-from turnd.ports import StoredAnswer
+from turnd.ports import StoredAnswer, Subtree
 from turnd.store import queries
 from turnd.store.schema import read_only_uri
 
@@ -40,15 +40,6 @@ class SessionRow:
     updated_us: int
     session: bytes
     """An encoded `Session`, its cost without its descendants'."""
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Spend of a session and all its descendants."""
-
-    cost_nano_usd: int
-    input_tokens: int
-    output_tokens: int
 
 
 class Reader:
@@ -111,10 +102,10 @@ class Reader:
         }
         return await self._sessions(queries.NEWEST_CHILDREN if parent else queries.NEWEST, values)
 
-    async def totals(self, sessions: Iterable[str]) -> dict[str, Totals]:
+    async def totals(self, sessions: Iterable[str]) -> dict[str, Subtree]:
         """What each of these sessions spent with its descendants; nothing for one that does not exist."""
         rows = await self._connection.execute_fetchall(queries.TOTALS, (json.dumps(list(sessions)),))
-        return {row[0]: Totals(row[1], row[2], row[3]) for row in rows}
+        return {row[0]: Subtree(*row[1:]) for row in rows}
 
     async def answer(self, request_id: str) -> StoredAnswer | None:
         """What was answered to a client's command."""

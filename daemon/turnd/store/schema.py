@@ -34,7 +34,7 @@ CREATE TABLE events (
 );
 CREATE UNIQUE INDEX events_of_session ON events (session, seq);
 """
-"""The truth. Its rows are never changed and never deleted."""
+"""The truth. A row is never changed; it goes only when its whole session is removed, on demand (`gc`)."""
 
 DERIVED: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -1,7 +1,7 @@
 """The one writer: a thread that owns the connection and turns what is queued into transactions (LOG-04, LOG-10).
 
-The mutable state is the connection, its grade of durability, the last position and how much was written since
-the last checkpoint. All of it belongs to the thread.
+The mutable state is the connection, how much was written since the last checkpoint, and the time of the newest
+request. All of it belongs to the thread.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import structlog
 
-from turnd.store.batch import Batch, Change, Failed, Outcome, Request, Stored
+from turnd.store.answers import forget_requests, write_request
+from turnd.store.batch import Batch, Change, Failed, Outcome, Stored
+from turnd.store.connection import Grade, WritingConnection
 from turnd.store.health import WalWatch
 from turnd.store.projections import write_event_rows, write_session_row
-from turnd.store.schema import BUSY_TIMEOUT_MS, PAGE_BYTES, open_for_writing
 
 MAX_BATCHES_IN_TRANSACTION: Final = 1024
 MAX_BYTES_IN_TRANSACTION: Final = 8 * 2**20
@@ -28,10 +29,6 @@ CHECKPOINT_BYTES: Final = 4 * 2**20
 """About how much is written into the WAL between two checkpoints."""
 IDLE_S: Final = 1.0
 """Without work for so long, the WAL is emptied and old requests are forgotten."""
-ANSWERS_KEPT_US: Final = 7 * 86400 * 1_000_000
-"""How long a request id that was answered is known (RPC-04), counted back from the newest request."""
-MAX_FORGOTTEN: Final = 1000
-"""Requests that are forgotten at one time."""
 _TRANSACTION_BYTES: Final = 32 * 2**10
 """What a transaction costs in the WAL beside its events: pages of tables and indexes."""
 
@@ -86,7 +83,8 @@ class Writer:
     def run(self, work: Callable[[sqlite3.Connection], None]) -> Future[None]:
         """Queues work that changes rows, in one transaction behind what is queued; the future gives its exception.
 
-        It must keep events contiguous for whoever is in memory, and leave the last position in the file.
+        It must keep events contiguous for whoever is in memory, and leave the last position in the file. The future's
+        exception is what `work` raised, or a sqlite3.Error or OSError.
         """
         errand = Errand(work, Future())
         self._queue.put(errand)
@@ -103,17 +101,14 @@ class Writer:
 
     def _run(self) -> None:
         try:
-            self._connection = open_for_writing(self._path)
-            (last,) = self._connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()
+            self._connection = WritingConnection(self._path, self._wal)
         except Exception as error:  # noqa: BLE001 - it goes to whoever waits for the start
             self._opened.set_exception(error)
             self.ended.set_result(None)
             return
-        self._position: int = last
-        self._grade = ""
         self._since_checkpoint = 0
         self._newest_request_us = 0
-        self._opened.set_result(last)
+        self._opened.set_result(self._connection.position)
         try:
             self._serve()
         finally:
@@ -159,13 +154,17 @@ class Writer:
         return batches, item
 
     def _commit(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Together if possible; else each alone, so that one bad batch does not fail the others (LOG-14)."""
+        """Together if possible; else each alone, so that one bad batch does not fail the others (LOG-14).
+
+        Where the file cannot be opened again all of them fail; it is tried anew for what is queued next.
+        """
         try:
             return list(self._transaction(batches))
         except Exception as error:  # noqa: BLE001 - whatever it is, its caller hears of it and others go on
-            if len(batches) == 1:
-                return [self._failed(error)]
-        return [self._alone(batch) for batch in batches]
+            failed = self._failed(error)
+        if len(batches) == 1:
+            return [failed]
+        return [failed if self._connection.broken else self._alone(batch) for batch in batches]
 
     def _alone(self, batch: Batch) -> Outcome:
         try:
@@ -181,54 +180,33 @@ class Writer:
         return Failed(error)
 
     def _transaction(self, batches: Sequence[Batch]) -> Sequence[Stored]:
-        self._set_grade("FULL" if any(batch.commitment for batch in batches) else "NORMAL")
         self._since_checkpoint += _TRANSACTION_BYTES + sum(batch.size for batch in batches)
-        connection = self._connection
-        position = self._position
+        position = self._connection.position
         latest: dict[int, Change] = {}
         stored = []
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        grade: Grade = "FULL" if any(batch.commitment for batch in batches) else "NORMAL"
+        with self._connection.transaction(grade) as connection:
             for batch in batches:
                 for change in batch.changes:
-                    self._require_seq(change, latest.get(change.key))
+                    _require_seq(connection, change, latest.get(change.key))
                     latest[change.key] = change
                 stored.append(Stored(position + 1))
-                position = self._insert(batch, position)
+                position = _insert(connection, batch, position)
             for change in latest.values():
                 write_session_row(connection, change)
-            connection.execute("COMMIT")
-        except BaseException:
-            self._roll_back()
-            raise
-        self._position = position
+        self._connection.advanced(position)
         requests = [batch.request.at_us for batch in batches if batch.request is not None]
         self._newest_request_us = max(requests, default=self._newest_request_us)
         return stored
-
-    def _insert(self, batch: Batch, position: int) -> int:
-        connection = self._connection
-        rows = []
-        for entry in batch.entries:
-            position += 1
-            rows.append((position, entry.key, entry.event.seq, entry.blob))
-            write_event_rows(connection, position, entry.key, entry.event)
-        connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
-        if batch.request is not None:
-            _write_request(connection, batch.request)
-        return position
 
     def _do(self, errand: Errand) -> None:
         if not errand.done.set_running_or_notify_cancel():
             return
         self._since_checkpoint += _TRANSACTION_BYTES
         try:
-            self._set_grade("FULL")
-            self._connection.execute("BEGIN IMMEDIATE")
-            errand.work(self._connection)
-            self._connection.execute("COMMIT")
+            with self._connection.transaction("FULL") as connection:
+                errand.work(connection)
         except Exception as error:  # noqa: BLE001 - it goes to whoever asked for the work
-            self._roll_back()
             errand.done.set_exception(error)
         else:
             errand.done.set_result(None)
@@ -241,62 +219,35 @@ class Writer:
                 left.done.set_exception(sqlite3.ProgrammingError("the log is closed"))
 
     def _forget_requests(self) -> None:
-        """Some of the answers that are older than they are kept; the others when there is nothing to do again."""
         try:
-            self._connection.execute(
-                "DELETE FROM requests WHERE request_id IN "
-                "(SELECT request_id FROM requests WHERE at_us < ? ORDER BY at_us LIMIT ?)",
-                (self._newest_request_us - ANSWERS_KEPT_US, MAX_FORGOTTEN),
-            )
-        except sqlite3.Error as error:
+            with self._connection.transaction("NORMAL") as connection:
+                forget_requests(connection, self._newest_request_us)
+        except (sqlite3.Error, OSError) as error:
             log.warning("log_requests_not_forgotten", error=str(error))
 
-    def _require_seq(self, change: Change, earlier: Change | None) -> None:
-        if earlier is not None:
-            found = earlier.view.last_seq
-        else:
-            row = self._connection.execute(
-                "SELECT last_seq FROM sessions WHERE key = ?", (change.key,)
-            ).fetchone()
-            found = 0 if row is None else row[0]
-        if found != change.expected_seq:
-            raise Superseded(f"the session's log ends at {found}, this append follows {change.expected_seq}")
-
-    def _roll_back(self) -> None:
-        """Back to what is on disk; a connection that cannot even do that is replaced."""
-        if not self._connection.in_transaction:
-            return
-        try:
-            self._connection.execute("ROLLBACK")
-        except sqlite3.Error as error:
-            log.warning("log_reopened", error=str(error))
-            self._connection.close()
-            self._connection = open_for_writing(self._path)
-            self._grade = ""
-
-    def _set_grade(self, grade: str) -> None:
-        if grade != self._grade:
-            self._connection.execute(f"PRAGMA synchronous = {grade}")
-            self._grade = grade
-
-    def _checkpoint(self, mode: str) -> None:
-        """Moves the WAL into the file, on this connection only: two that do it can corrupt it."""
-        try:
-            # A reader that keeps its transaction open must not keep the writer waiting (LOG-10).
-            self._connection.execute("PRAGMA busy_timeout = 0")
-            try:
-                busy, frames, moved = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
-            finally:
-                self._connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-        except sqlite3.Error as error:
-            log.warning("log_checkpoint_failed", error=str(error))
-        else:
-            self._wal.checkpointed(frames * PAGE_BYTES, whole=not busy and frames == moved)
+    def _checkpoint(self, mode: Literal["PASSIVE", "TRUNCATE"]) -> None:
+        self._connection.checkpoint(mode)
         self._since_checkpoint = 0
 
 
-def _write_request(connection: sqlite3.Connection, request: Request) -> None:
-    connection.execute(
-        "INSERT INTO requests VALUES (?, ?, ?, ?, ?)",
-        (request.request_id, request.method, request.digest, request.answer, request.at_us),
-    )
+def _insert(connection: sqlite3.Connection, batch: Batch, position: int) -> int:
+    """Gives the position of the batch's last event."""
+    rows = []
+    for entry in batch.entries:
+        position += 1
+        rows.append((position, entry.key, entry.event.seq, entry.blob))
+        write_event_rows(connection, position, entry.key, entry.event)
+    connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
+    if batch.request is not None:
+        write_request(connection, batch.request)
+    return position
+
+
+def _require_seq(connection: sqlite3.Connection, change: Change, earlier: Change | None) -> None:
+    if earlier is not None:
+        found = earlier.view.last_seq
+    else:
+        row = connection.execute("SELECT last_seq FROM sessions WHERE key = ?", (change.key,)).fetchone()
+        found = 0 if row is None else row[0]
+    if found != change.expected_seq:
+        raise Superseded(f"the session's log ends at {found}, this append follows {change.expected_seq}")

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import grpc
 from structlog.typing import FilteringBoundLogger
 
-from turnd.ports import LogFailed
+from turnd.ports import ChildRefused, ChildRequest, ChildResult, LogFailed, Spawn
 from turnd.rules.state import Violation
 from turnd.tools.exec import CommandRefused, Commands
 from turnd.tools.flight import CallOver, Flight, Flights
@@ -119,8 +119,8 @@ class Callbacks:
             case "register":
                 raise Refusal(_DENIED, "a provider registers once, when the stream opens")
             case "run_session":
-                self._in_flight(message.run_session.call_id)
-                raise Refusal(_DENIED, "this daemon runs no sub-agents")
+                finished_session = await self._run_session(message.run_session)
+                return provider_pb2.KernelRequest(session_finished=finished_session)
             case other:
                 raise Refusal(_INVALID, f"expected a call that this daemon knows, found {other or 'none'}")
 
@@ -143,6 +143,30 @@ class Callbacks:
             raise Refusal(refused.category, refused.message) from refused
         except CallOver as over:
             raise Refusal(common.TOOL_ERROR_CATEGORY_CANCELLED, "the call has ended") from over
+
+    async def _run_session(self, request: provider_pb2.RunSession) -> provider_pb2.SessionFinished:
+        flight = self._in_flight(request.call_id)
+        if not flight.spec.spawns:
+            raise Refusal(_DENIED, f"tool {flight.spec.name} does not declare spawns")
+        wanted = ChildRequest(
+            request.call_id, request.profile, request.prompt, tuple(request.tools) if request.tools else None
+        )
+        try:
+            result = await flight.run(_spawned(flight.use.spawn, wanted))
+        except ChildRefused as refused:
+            raise Refusal(_DENIED, str(refused)) from refused
+        except LogFailed as failed:
+            raise Refusal(_FAILED, f"the log did not take the sub-agent: {failed}") from failed
+        except CallOver as over:
+            raise Refusal(common.TOOL_ERROR_CATEGORY_CANCELLED, "the call has ended") from over
+        return provider_pb2.SessionFinished(
+            session=result.session,
+            status=result.status,
+            text=result.text,
+            total_cost_nano_usd=result.total_cost_nano_usd,
+            total_input_tokens=result.total_input_tokens,
+            total_output_tokens=result.total_output_tokens,
+        )
 
     async def _emit(self, emit: provider_pb2.Emit) -> None:
         flight = self._in_flight(emit.call_id)
@@ -192,3 +216,7 @@ class Callbacks:
             # A stream that broke is found by `serve`, which reads it; nobody is left to be answered.
             with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
                 await self._stream.write(answer)
+
+
+async def _spawned(spawn: Spawn, wanted: ChildRequest) -> ChildResult:
+    return await spawn(wanted)

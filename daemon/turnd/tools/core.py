@@ -6,18 +6,29 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from turnd.ports import Invocation, Preview, ToolFailure, ToolOutcome, ToolSession
+from turnd.ports import (
+    ChildRefused,
+    ChildRequest,
+    Invocation,
+    Preview,
+    Spawn,
+    ToolFailure,
+    ToolOutcome,
+    ToolSession,
+)
 from turnd.tools import coretools
 from turnd.tools.harmless import harmless
 from turnd.tools.invoke import check_input
 from turnd.tools.registration import Registration, accept
 from turnd.tools.spool import NoSpool, Spool
 from turnd.v1 import common_pb2 as common
+from turnd.v1.jsonform import enum_text
 
 LastTasks = Callable[[str], Awaitable[bytes | None]]
 """The input of the last update_tasks that was applied in a session, from its log; None: there was none."""
 
 MAX_READ_BYTES: Final = 64 * 1024
+NANO_USD: Final = 10**9
 
 
 class Core:
@@ -35,9 +46,9 @@ class Core:
         self._last_tasks = last_tasks
         self._tasks: dict[str, Any] = {}
 
-    def of(self, session: ToolSession) -> CoreTools:
+    def of(self, session: ToolSession, spawn: Spawn) -> CoreTools:
         """The tools for one session."""
-        return CoreTools(self, session.session)
+        return CoreTools(self, session.session, spawn)
 
     def forget(self, session: str) -> None:
         """The session was unloaded; its list is in its log."""
@@ -70,9 +81,10 @@ class Core:
 class CoreTools:
     """The core tools for one session."""
 
-    def __init__(self, core: Core, session: str) -> None:
+    def __init__(self, core: Core, session: str, spawn: Spawn) -> None:
         self._core = core
         self._session = session
+        self._spawn = spawn
         self.registration = core.registration
 
     async def preview(self, call: Invocation) -> Preview:
@@ -80,11 +92,13 @@ class CoreTools:
         return Preview(failure=check_input(self.registration.tools[call.tool], call.input))
 
     async def invoke(self, call: Invocation) -> ToolOutcome | ToolFailure:
-        """Does it at once: nothing here waits for anybody but the log."""
+        """Does it at once, but for spawn_agent, which lasts as long as its sub-agent."""
         if (failure := check_input(self.registration.tools[call.tool], call.input)) is not None:
             return failure
         arguments: Mapping[str, Any] = json.loads(call.input or b"{}")
         match call.tool:
+            case "spawn_agent":
+                return await self._spawn_agent(call.call_id, arguments)
             case "report_result":
                 content: object = {"reported": True}
             case "update_tasks":
@@ -105,3 +119,28 @@ class CoreTools:
                 message = f"{interactive} is answered by a person, it is not run"
                 return ToolFailure(common.TOOL_ERROR_CATEGORY_EXECUTION_FAILED, message)
         return ToolOutcome(json.dumps(content, ensure_ascii=False).encode())
+
+    async def _spawn_agent(self, call_id: str, arguments: Mapping[str, Any]) -> ToolOutcome | ToolFailure:
+        narrowed = arguments.get("tools")
+        request = ChildRequest(
+            call_id=call_id,
+            profile=arguments.get("profile", ""),
+            prompt=arguments["prompt"],
+            tools=None if narrowed is None else tuple(narrowed),
+        )
+        try:
+            result = await self._spawn(request)
+        except ChildRefused as refused:
+            return ToolFailure(common.TOOL_ERROR_CATEGORY_PERMISSION_DENIED, str(refused))
+        content = {
+            "session_id": result.session,
+            "status": enum_text(common.SessionStatus, result.status),
+            "result": result.text,
+            "total_cost_usd": result.total_cost_nano_usd / NANO_USD,
+            "total_input_tokens": result.total_input_tokens,
+            "total_output_tokens": result.total_output_tokens,
+        }
+        return ToolOutcome(
+            json.dumps(content, ensure_ascii=False).encode(),
+            is_error=result.status != common.SESSION_STATUS_COMPLETED,
+        )

@@ -36,7 +36,14 @@ def registration(version: str) -> provider_pb2.Register:
         name=NAME,
         version=version,
         protocol=PROTOCOL,
-        tools=[_ask_user(), _report_result(), _update_tasks(), _list_tasks(), _read_output()],
+        tools=[
+            _ask_user(),
+            _spawn_agent(),
+            _report_result(),
+            _update_tasks(),
+            _list_tasks(),
+            _read_output(),
+        ],
     )
 
 
@@ -59,6 +66,53 @@ def _ask_user() -> provider_pb2.ToolSpec:
             required=["question"],
         ),
         output_schema=_object({"answer": _TEXT}, required=["answer"]),
+    )
+
+
+def _spawn_agent() -> provider_pb2.ToolSpec:
+    return provider_pb2.ToolSpec(
+        name="spawn_agent",
+        kind=common.TOOL_KIND_RESOURCE,
+        risk=common.RISK_CRITICAL,
+        description=(
+            "Gives a task to a sub-agent and waits for its final answer. It sees nothing of this conversation: put "
+            "all that it needs into the prompt. Several calls in one message run side by side."
+        ),
+        input_schema=_object(
+            {
+                "prompt": {"type": "string", "minLength": 1, "description": "The whole task."},
+                "profile": {
+                    "type": "string",
+                    "description": "What it runs under; the first allowed one if omitted.",
+                },
+                "tools": {
+                    "type": "array",
+                    "items": {"type": "string", "minLength": 1},
+                    "description": "Globs over provider.tool that narrow what it may use, such as workspace.read_*.",
+                },
+            },
+            required=["prompt"],
+        ),
+        output_schema=_object(
+            {
+                "session_id": _TEXT,
+                "status": _TEXT,
+                "result": {**_TEXT, "description": "Its last message."},
+                "total_cost_usd": {"type": "number"},
+                "total_input_tokens": _COUNT,
+                "total_output_tokens": _COUNT,
+            },
+            required=[
+                "session_id",
+                "status",
+                "result",
+                "total_cost_usd",
+                "total_input_tokens",
+                "total_output_tokens",
+            ],
+        ),
+        concurrency=common.ConcurrencySpec(safe=True),
+        spawns=True,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from turnd.cells.workspace import Workspace
-from turnd.ports import Emit, Invocation, ToolSession
+from turnd.ports import Emit, Invocation, Spawn, ToolSession
 from turnd.tools.calloutput import CallOutput
 from turnd.v1 import provider_pb2
 
@@ -23,6 +23,8 @@ class Use:
     workspace: Workspace
     """The session's, as it was when its tools were opened."""
     emit: Emit
+    spawn: Spawn
+    """Runs a sub-agent of the session."""
 
 
 @dataclass(slots=True, eq=False)

@@ -20,6 +20,7 @@ from turnd.ports import (
     Invocation,
     Preview,
     SandboxUnavailable,
+    Spawn,
     ToolFailure,
     ToolOutcome,
     ToolSession,
@@ -90,12 +91,12 @@ class ToolRegistry:
         self._running.clear()
         await asyncio.gather(*(provider.close() for provider in running))
 
-    async def open(self, session: ToolSession, emit: Emit) -> SessionTools:
+    async def open(self, session: ToolSession, emit: Emit, spawn: Spawn) -> SessionTools:
         """See `ports.Tools.open`."""
         needed = [d for d in self._providers if any(names_provider(glob, d.name) for glob in session.tools)]
         backends: list[Backend] = []
         if needed:
-            use = Use(session, _workspace(session), emit)
+            use = Use(session, _workspace(session), emit, spawn)
             self._commands.temporary(session.session).mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
                 found = await asyncio.gather(*(self._backend(definition, use) for definition in needed))
@@ -104,7 +105,7 @@ class ToolRegistry:
                 raise
             backends += [backend for backend in found if backend is not None]
         if any(names_provider(glob, self._core.registration.name) for glob in session.tools):
-            backends.append(self._core.of(session))
+            backends.append(self._core.of(session, spawn))
         return SessionTools(session.tools, backends, partial(self._leave, session, needed))
 
     async def _backend(self, definition: ProviderDefinition, use: Use) -> Backend | None:
