@@ -15,7 +15,7 @@ from tests.unit.rpc_fakes import SESSION, note, served
 from turnd.ports import LogFailed, UnknownSession
 from turnd.rules.state import Violation
 from turnd.sessions.refusal import Code, CommandRefused, invalid, not_found, not_now
-from turnd.v1 import daemon_pb2, daemon_pb2_grpc, sessions_pb2
+from turnd.v1 import daemon_pb2, daemon_pb2_grpc, sessions_pb2, sessions_pb2_grpc
 from turnd_client.errors import ConnectionLost, Refused
 
 
