@@ -13,8 +13,9 @@ from tests.sim.world import Sim, SimTool
 
 from turnd.loop.session import LiveSession
 from turnd.rules.event import event_type
+from turnd.rules.policy import Match, Policy, PolicyRule
 from turnd.v1 import common_pb2 as common
-from turnd.v1 import provider_pb2
+from turnd.v1 import event_pb2, provider_pb2
 
 USAGE = {"input_tokens": 1000, "output_tokens": 100}
 
@@ -52,7 +53,8 @@ def spawn_tool() -> SimTool:
 
 
 def sim_with(*tools: SimTool, **fields: Any) -> Sim:
-    sim = Sim([spawn_tool(), *tools])
+    allowed = PolicyRule("agents", "test", Match.of(tool=["spawn_agent"]), common.POLICY_ACTION_ALLOW)
+    sim = Sim([spawn_tool(), *tools], policy=Policy([allowed]))
     given = {
         "tools": ["*"],
         "may_spawn": ["worker"],
@@ -173,6 +175,205 @@ async def test_cancel_ends_every_descendant_in_its_own_log(tmp_path: Path) -> No
         assert view.last_reason == reason
     assert sim.log.view(child).status == sim.log.view(grandchild).status == common.SESSION_STATUS_CANCELLED
     assert [e.status for e in sim.of(live, "child/ended")] == [common.SESSION_STATUS_CANCELLED]
-    causes = [e.turn_stopping.cancel.cause for e in sim.log.events[grandchild] if event_type(e) == "turn/stopping"]
+    causes = [
+        e.turn_stopping.cancel.cause for e in sim.log.events[grandchild] if event_type(e) == "turn/stopping"
+    ]
     assert causes == [common.CANCEL_CAUSE_PARENT]
     assert not sim.tools.running
+
+
+PRICES = {"input_per_mtok": 1000.0, "output_per_mtok": 1000.0}
+"""A thousand tokens cost a dollar."""
+
+
+def costs(usd: float) -> dict[str, int]:
+    """The usage of a request that costs so much at these prices."""
+    return {"input_tokens": round(usd * 1000), "output_tokens": 0}
+
+
+def usd(nano: int) -> float:
+    return round(nano / 10**9, 4)
+
+
+@pytest.mark.req("BOUND-06", "BOUND-01", "SUB-06")
+async def test_four_children_share_what_is_left_of_one_budget(tmp_path: Path) -> None:
+    sim = sim_with(held_work())
+    spend = {"usage": costs(0.50), "profile": "worker"}
+    model = transcript(
+        tmp_path,
+        {**spawns("a", "b", "c", "d"), "usage": costs(0.30)},
+        {"stream": [{"text": "the money is spent"}], "usage": costs(0.01), "expect": {"tools": False}},
+        {"stream": [{"tool": "work", "input": {}}], **spend},
+        {"stream": [{"text": "final"}], **spend, "usage": costs(0.02), "expect": {"tools": False}},
+        pricing=PRICES,
+    )
+    live = await root_of(sim, model, bounds=common.Bounds(max_cost_nano_usd=10**9))
+    await sim.send(live, "go")
+    await until(lambda: len(sim.tools.running) == 4)
+    for name in list(sim.tools.running):
+        sim.tools.release(name)
+    await asyncio.wait_for(live.idle(), 20)
+    children = children_of(sim, live.session)
+    assert {sim.log.view(c).status for c in children} == {common.SESSION_STATUS_ERROR_MAX_BUDGET_USD}
+    assert sim.log.view(live.session).status == common.SESSION_STATUS_ERROR_MAX_BUDGET_USD
+    ended = sim.of(live, "child/ended")
+    assert [usd(e.total_cost_nano_usd) for e in ended] == [0.52] * 4
+    spent = sim.live.tree.spent_nano_usd(live.session)
+    assert usd(spent) == usd(sum(sim.log.view(s).cost_nano_usd for s in (live.session, *children))) == 2.39
+    (hit,) = sim.of(live, "limit/reached")[0].hits
+    assert (hit.dimension, usd(hit.limit), usd(hit.value)) == (common.LIMIT_DIMENSION_MAX_COST_USD, 1.0, 2.38)
+
+
+@pytest.mark.req("BOUND-07", "SUB-04")
+@pytest.mark.parametrize("depth", [0, 1, 2])
+async def test_a_model_that_always_delegates_stops_at_the_depth(tmp_path: Path, depth: int) -> None:
+    sim = sim_with()
+    delegating = {"profile": "worker", "expect": {"tools_include": ["spawn_agent"]}}
+    leaf = {"profile": "worker", "expect": {"tools_exclude": ["spawn_agent"]}}
+    for level in range(depth + 1):
+        name = f"worker{level}"
+        last = level == depth
+        path = tmp_path / f"level{level}.jsonl"
+        lines: list[dict[str, object]] = (
+            [text("leaf", **leaf | {"profile": name})]
+            if last
+            else [
+                {
+                    "stream": [
+                        {"tool": "spawn_agent", "input": {"prompt": "on", "profile": f"worker{level + 1}"}}
+                    ],
+                    **delegating,
+                    "profile": name,
+                },
+                text("joined", profile=name),
+            ]
+        )
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        sim.profiles[name] = common.ProfileSnapshot(
+            name=name,
+            model=f"replay:{path}",
+            tools=["*"],
+            may_spawn=[f"worker{level + 1}"],
+            max_subagents_total=9,
+        )
+    expect = {"tools_exclude" if depth == 0 else "tools_include": ["spawn_agent"]}
+    model = transcript(
+        tmp_path,
+        {
+            "stream": [{"tool": "spawn_agent", "input": {"prompt": "on", "profile": "worker1"}}],
+            "expect": expect,
+        },
+        text("done"),
+    )
+    live = await root_of(sim, model, may_spawn=["worker1"], max_depth=depth)
+    await sim.turn(live)
+    depths = sorted(view.depth for _, view in sim.log._folded.values())
+    assert depths == list(range(depth + 1))
+    (result,) = sim.of(live, "tool/result")
+    assert result.is_error == (depth == 0)
+
+
+@pytest.mark.req("SUB-04")
+async def test_no_more_than_the_whole_tree_may_have_are_started(tmp_path: Path) -> None:
+    sim = sim_with()
+    model = transcript(
+        tmp_path,
+        spawns("a", "b", "c", "d"),
+        text("done", expect={"tools_exclude": ["spawn_agent"]}),
+        text("ok", profile="worker"),
+    )
+    live = await root_of(sim, model, max_subagents_total=3)
+    await sim.turn(live)
+    assert len(children_of(sim, live.session)) == 3
+    refused = [r for r in sim.of(live, "tool/result") if r.is_error]
+    assert len(refused) == 1
+    assert "max_subagents_total 3" in json.loads(refused[0].content)
+
+
+@pytest.mark.req("GATE-17", "SUB-05")
+async def test_a_request_of_a_grandchild_is_shown_and_settled_at_the_root(tmp_path: Path) -> None:
+    change = SimTool(
+        provider_pb2.ToolSpec(name="change", kind=common.TOOL_KIND_RESOURCE, risk=common.RISK_MODERATE)
+    )
+    sim = sim_with(change)
+    sim.people.decide = lambda request: None if request.item.tool == "change" else True
+    leaf = tmp_path / "leaf.jsonl"
+    asks = {"stream": [{"tool": "change", "input": {}}], "profile": "leaf"}
+    leaf.write_text("".join(json.dumps(x) + "\n" for x in (asks, text("changed", profile="leaf"))))
+    sim.profiles["leaf"] = common.ProfileSnapshot(name="leaf", model=f"replay:{leaf}", tools=["*"])
+    sim.profiles["worker"].may_spawn[:] = ["leaf"]
+    below = {"tool": "spawn_agent", "input": {"prompt": "below", "profile": "leaf"}}
+    model = transcript(
+        tmp_path,
+        spawns("above"),
+        text("done"),
+        {"stream": [below], "profile": "worker"},
+        text("joined", profile="worker"),
+    )
+    live = await root_of(sim, model)
+    await sim.send(live, "go")
+    await until(lambda: any(r.item.tool == "change" for r in sim.people.asked))
+    (child,) = children_of(sim, live.session)
+    (grandchild,) = children_of(sim, child)
+    (shown,) = sim.log.view(live.session).open_requests.values()
+    assert shown.session == grandchild
+    assert list(shown.path) == [child, grandchild]
+    assert not sim.log.view(child).open_requests
+    request = shown.approval
+    await sim.people.settle(grandchild, request, True)
+    await asyncio.wait_for(live.idle(), 20)
+    told = [
+        e.child_attention.state for e in sim.log.events[live.session] if event_type(e) == "child/attention"
+    ]
+    assert told.count(event_pb2.ATTENTION_STATE_OPEN) == told.count(event_pb2.ATTENTION_STATE_SETTLED)
+    assert not sim.log.view(live.session).open_requests
+
+
+@pytest.mark.req("SUB-05")
+async def test_a_child_whose_runner_is_gone_is_settled_with_its_parent(tmp_path: Path) -> None:
+    sim = sim_with(held_work())
+    model = transcript(tmp_path, spawns("a"), WORKS)
+    live = await root_of(sim, model)
+    await sim.send(live, "go")
+    await until(lambda: sim.tools.running)
+    (child,) = children_of(sim, live.session)
+    lost = await sim.live.get(child)
+    assert lost._runner is not None
+    assert lost._turn is not None
+    for task in (lost._runner, lost._turn, lost._work):
+        assert task is not None
+        task.cancel()
+    await until(lambda: not sim.log.state(live.session).children)
+    assert sim.log.state(child).open_turn is None
+    assert sim.log.view(child).status == common.SESSION_STATUS_CANCELLED
+    await live.cancel(common.CANCEL_CAUSE_USER, "test")
+    assert sim.log.state(live.session).open_turn is None
+
+
+@pytest.mark.req("SUB-02")
+async def test_a_child_has_no_tool_that_parent_profile_and_request_do_not_all_have(tmp_path: Path) -> None:
+    reads = [
+        SimTool(
+            provider_pb2.ToolSpec(name=name, kind=common.TOOL_KIND_DATA_SOURCE, risk=common.RISK_READ_ONLY)
+        )
+        for name in ("one", "two", "three", "four")
+    ]
+    sim = sim_with(*reads, tools=["sim.two", "sim.three", "sim.four"])
+    call = {"prompt": "p", "profile": "worker", "tools": ["sim.one", "sim.two", "sim.four"]}
+    model = transcript(
+        tmp_path,
+        {"stream": [{"tool": "spawn_agent", "input": call}]},
+        text("done"),
+        text(
+            "ok",
+            profile="worker",
+            expect={"tools_include": ["two"], "tools_exclude": ["one", "three", "four"]},
+        ),
+    )
+    live = await root_of(sim, model, unattended=True, tools=["core.*", "sim.one", "sim.two", "sim.three"])
+    await sim.turn(live)
+    (child,) = children_of(sim, live.session)
+    assert list(sim.log.view(child).profile.tools) == ["sim.two"]
+    assert sim.log.view(child).unattended
+    (result,) = sim.of(live, "tool/result")
+    assert not result.is_error, result.content

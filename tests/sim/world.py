@@ -415,7 +415,7 @@ class Sim:
         profile = common.ProfileSnapshot(
             name="default",
             model=f"replay:{model}",
-            tools=["*"],
+            tools=profile_fields.pop("tools", ["*"]),
             bounds=bounds or common.Bounds(),
             doom_loop=common.DoomLoop(threshold=threshold, window_size=10, polling=polling),
             **profile_fields,
