@@ -243,6 +243,49 @@ class Client:
         )
         return int((await self._command(self._sessions.Cancel, request, SETTLE_TIMEOUT_S)).turn)
 
+    async def continue_session(
+        self, session: str, allowance: common_pb2.Bounds, *, request_id: str = ""
+    ) -> sessions_pb2.Session:
+        """Lets a session go on behind a bound; the bounds that are set replace those in force."""
+        request = sessions_pb2.ContinueRequest(
+            request_id=request_id or new_request_id(),
+            client=self.name,
+            session=session,
+            allowance=allowance,
+        )
+        return (await self._command(self._sessions.Continue, request, CALL_TIMEOUT_S)).session
+
+    async def resume(self, session: str, *, request_id: str = "") -> sessions_pb2.Session:
+        """Lets a session go on after a Turn that was cut off."""
+        request = sessions_pb2.ResumeRequest(
+            request_id=request_id or new_request_id(), client=self.name, session=session
+        )
+        return (await self._command(self._sessions.Resume, request, CALL_TIMEOUT_S)).session
+
+    async def update_session(
+        self,
+        session: str,
+        *,
+        profile: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        plan_mode: bool | None = None,
+        title: str | None = None,
+        request_id: str = "",
+    ) -> sessions_pb2.Session:
+        """Changes what is given; None leaves it as it is."""
+        request = sessions_pb2.UpdateSessionRequest(
+            request_id=request_id or new_request_id(),
+            client=self.name,
+            session=session,
+            profile=profile,
+            plan_mode=plan_mode,
+            title=title,
+        )
+        if environment is not None:
+            request.environment.SetInParent()
+            request.environment.environment.update(environment)
+        return (await self._command(self._sessions.UpdateSession, request, CALL_TIMEOUT_S)).session
+
     async def close_session(self, session: str, *, request_id: str = "") -> sessions_pb2.Session:
         """Ends a session; one that runs is cancelled first."""
         request = sessions_pb2.CloseSessionRequest(

@@ -22,11 +22,13 @@ from turnd.loop.settings import LoopSettings
 from turnd.models.catalogue import Catalogue
 from turnd.models.keys import Keys
 from turnd.ports import (
+    MAX_EVENT_BYTES,
     AnsweredRequest,
     Attributes,
     ChildRefused,
     ChildRequest,
     Emit,
+    EventTooLarge,
     Invocation,
     LogFailed,
     Preview,
@@ -124,6 +126,8 @@ class MemoryLog:
             turn, step = position(state, draft.payload)
             time_us = self._clock.now_us() if draft.time_us is None else draft.time_us
             event = make_event(draft, seq=state.seq + 1, time_us=time_us, turn=turn, step=step)
+            if event.ByteSize() > MAX_EVENT_BYTES:
+                raise EventTooLarge(event_type(event), event.ByteSize())
             folded[draft.session] = (apply(state, event), advance(view, event))
             made.append(event)
         self._folded = folded

@@ -10,6 +10,7 @@ from turnd_client.cli.demo import demo
 from turnd_client.cli.doctor import doctor
 from turnd_client.cli.fork import fork
 from turnd_client.cli.gc import gc
+from turnd_client.cli.going_on import continue_, resume, set_
 from turnd_client.cli.importing import import_
 from turnd_client.cli.log import export, log
 from turnd_client.cli.run import run
@@ -28,6 +29,9 @@ for _command in (
     deny,
     answer,
     cancel,
+    continue_,
+    resume,
+    set_,
     close,
     export,
     import_,

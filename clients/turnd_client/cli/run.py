@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from turnd.v1 import common_pb2, sessions_pb2
 from turnd_client.cli.app import Caller, Misused, command, json_option, print_json
 from turnd_client.cli.failures import failure_text
 from turnd_client.cli.following import Output, output
+from turnd_client.cli.quantity import COUNT, DURATION, USD
 from turnd_client.cli.sessions import read_text
 from turnd_client.client import Client
 from turnd_client.errors import ClientError, Refused
@@ -22,24 +23,10 @@ from turnd_client.follow import follow
 from turnd_client.outcome import ExitCode, Outcome
 from turnd_client.shapes import reason_text
 from turnd_client.text import cleaned, one_line
-from turnd_client.units import NotAQuantity, counted, parse_count, parse_duration_ms, parse_usd, usd_text
+from turnd_client.units import counted, usd_text
 
 _REPLAY = "replay:"
 _TITLE_WIDTH = 60
-
-
-class _Quantity(click.ParamType[int]):
-    """An amount that is 0 or more; anything else is a usage error (BOUND-13)."""
-
-    def __init__(self, name: str, parse: Callable[[str], int]) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return self._parse(str(value))
-        except NotAQuantity as wrong:
-            self.fail(str(wrong), param, ctx)
 
 
 @click.command()
@@ -47,13 +34,9 @@ class _Quantity(click.ParamType[int]):
 @click.option("--model", default="", help="Instead of the profile's, e.g. replay:FILE.")
 @click.option("--profile", default="", help="A profile of the configuration.")
 @click.option("--title", default="", help="For lists; without it the first line of PROMPT.")
-@click.option(
-    "--max-cost", type=_Quantity("USD", parse_usd), help="Spend of the session; 0 allows a last answer only."
-)
-@click.option("--max-turns", type=_Quantity("N", parse_count), help="Steps in the session.")
-@click.option(
-    "--max-time", type=_Quantity("TIME", parse_duration_ms), help="Of work, not of waiting: 90, 90s, 5m, 2h."
-)
+@click.option("--max-cost", type=USD, help="Spend of the session; 0 allows a last answer only.")
+@click.option("--max-turns", type=COUNT, help="Steps in the session.")
+@click.option("--max-time", type=DURATION, help="Of work, not of waiting: 90, 90s, 5m, 2h.")
 @click.option(
     "--plan", is_flag=True, help="Read and think only: tools that change something are not offered."
 )

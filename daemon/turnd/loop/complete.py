@@ -36,6 +36,8 @@ COALESCE_S = 0.05
 COALESCE_BYTES = 4096
 MAX_ANSWER_BYTES = 2 * 2**20
 """No model's output limit comes near it; what passes it is no answer, and would hold up every other session."""
+CALL_BYTES = 256
+"""What a call counts for beside its arguments: ids and names stand in the message, and in its own event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ class _Attempt:
         self._pending: list[event_pb2.Delta] = []
         self._pending_bytes = 0
         self._received_bytes = 0
+        self._message_bytes = 0
         self._tokens: common.TokenCounts | None = None
         self._began = False
         self._booked: event_pb2.Usage | None = None
@@ -217,10 +220,13 @@ class _Attempt:
             case ThinkingDelta(text):
                 self._delta(assembler.thinking(text), text)
             case ThinkingSignature(signature):
+                self._count(len(signature))
                 assembler.signature(signature)
             case RedactedThinking(data):
+                self._count(len(data))
                 assembler.redacted(data)
             case ToolCallStart(key, vendor_call_id, wire_name):
+                self._count(CALL_BYTES + len(vendor_call_id.encode(errors="surrogatepass")))
                 self._delta(assembler.tool_start(key, vendor_call_id, wire_name), wire_name)
             case ToolCallDelta(key, arguments):
                 self._delta(assembler.tool_arguments(key, arguments), arguments)
@@ -236,16 +242,21 @@ class _Attempt:
     def _delta(self, delta: event_pb2.Delta | None, text: str) -> None:
         size = len(text.encode(errors="surrogatepass"))
         self._received_bytes += size
-        if self._received_bytes > MAX_ANSWER_BYTES:
+        self._count(size)
+        if delta is not None:
+            self._pending.append(delta)
+            self._pending_bytes += size
+
+    def _count(self, size: int) -> None:
+        """Bounds what the message comes to, so that its event is never too large."""
+        self._message_bytes += size
+        if self._message_bytes > MAX_ANSWER_BYTES:
             raise ModelFailure(
                 common.ModelError(
                     category=common.MODEL_ERROR_CATEGORY_UNKNOWN,
                     message=f"the answer is longer than {MAX_ANSWER_BYTES} bytes, and was cut off",
                 )
             )
-        if delta is not None:
-            self._pending.append(delta)
-            self._pending_bytes += size
 
     async def _flush(self) -> None:
         if not self._pending:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 from turnd.loop.run import Run, StepFailed
-from turnd.ports import Dispatched, Message, ModelRequest, Tool, WireTool
+from turnd.ports import MAX_EVENT_BYTES, Dispatched, Message, ModelRequest, Tool, WireTool
 from turnd.rules import estimate
 from turnd.rules.naming import WireNames
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2
 from turnd.v1.jsonform import JsonFormError, message_from_json, message_to_json
+
+MAX_WHOLE_BYTES: Final = MAX_EVENT_BYTES - 2**20
+"""Of a request that a hook changed. The rest of its event is for the names of tools, and for parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ async def prepare_request(run: Run, messages: tuple[Message, ...], *, final: boo
         tools_withheld=final,
         parameters=parameters,
     )
-    whole = b"" if dispatched.changed is None else compact_json(dispatched.changed)
+    whole = b"" if dispatched.changed is None else _whole(dispatched.changed)
     return Request(
         model=run.model.spec.id,
         request=request,
@@ -95,6 +98,22 @@ async def prepare_request(run: Run, messages: tuple[Message, ...], *, final: boo
 def compact_json(value: object) -> bytes:
     """A value as compact JSON, every integer exact."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _whole(changed: Mapping[str, object]) -> bytes:
+    """The changed request as the log keeps it. Raises StepFailed where it is too large for that."""
+    whole = compact_json(changed)
+    if len(whole) > MAX_WHOLE_BYTES:
+        raise StepFailed(
+            event_pb2.ErrorStop(
+                source="hook",
+                category="too_large",
+                message=f"a transform at pre-model-call made a request of {len(whole)} bytes; the log, which has to "
+                f"keep what was changed, takes {MAX_WHOLE_BYTES}: nothing was sent; shorten the history, or leave "
+                "requests as long as this one unchanged",
+            )
+        )
+    return whole
 
 
 def _mutates(tool: Tool) -> bool:

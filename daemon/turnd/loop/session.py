@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -26,6 +26,7 @@ from turnd.loop.turn import resolve_turn
 from turnd.ports import (
     AnsweredRequest,
     Children,
+    EventTooLarge,
     LogFailed,
     SandboxUnavailable,
     ToolSession,
@@ -75,6 +76,7 @@ class LiveSession:
         self._run: Run | None = None
         self._arriving: list[event_pb2.Event] | None = None
         self._tools: ToolSet | None = None
+        self._tools_for: tuple[tuple[str, ...], Mapping[str, str]] = ((), {})
         self._asked = False
         self._opened = asyncio.Event()
         self._rest: asyncio.Task[None] | None = None
@@ -243,7 +245,7 @@ class LiveSession:
             self._turn = asyncio.create_task(self._one_turn(message), name=f"turn of {self.session}")
             await asyncio.wait({self._turn})
             if not self._turn.cancelled() and (fault := self._turn.exception()) is not None:
-                log.error("a turn could not be closed", session=self.session, exc_info=fault)
+                log.error("a turn could not be opened or closed", session=self.session, exc_info=fault)
                 return
             if self._world.log.state(self.session).ended:
                 await self._close_tools()
@@ -280,9 +282,16 @@ class LiveSession:
                 return work.result()
             case LogFailed():
                 raise fault
+            case _ if self._world.log.state(self.session).open_turn is None:
+                # It was not even opened, so there is nothing to end; its message waits for a person.
+                raise fault
             case Violation() if self._world.log.state(self.session).stopping is not None:
                 # A cancel came between two events of the work: the log took no more of it.
                 return Ending(common.TURN_END_REASON_ABORTED)
+            case EventTooLarge():
+                log.error("a turn came to an event that is too large", session=self.session, error=str(fault))
+                text = f"{fault}; what came before it is in the log"
+                return failed(event_pb2.ErrorStop(source="log", category="event_too_large", message=text))
             case _:
                 log.error("a turn failed by a fault of the daemon", session=self.session, exc_info=fault)
                 kind = type(fault).__name__
@@ -334,8 +343,11 @@ class LiveSession:
             raise StepFailed(
                 event_pb2.ErrorStop(source="model", category="unknown_model", message=str(unknown))
             ) from unknown
+        wanted = tuple(view.profile.tools), view.environment
+        if self._tools is not None and self._tools_for != wanted:
+            await self._close_tools()
         if self._tools is None:
-            self._tools = await self._open_tools(run)
+            self._tools, self._tools_for = await self._open_tools(run), wanted
         run.equip(model, self._tools)
         if view.steps_in_opening == 0:
             await run.dispatch(common.HOOK_POINT_SESSION_START, lambda: session_payload(view))

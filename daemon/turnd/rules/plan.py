@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol
 
 from turnd.rules import canon, policy
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2
+
+MAX_PLAN_BYTES: Final = 4 * 2**20
+"""Of a plan in the log, as far as its texts for people decide it; half of what an event may have."""
+_CUT: Final = "\n[... the rest is left out: the plan is too long ...]\n"
 
 
 class Veto(Protocol):
@@ -62,8 +66,15 @@ def item(proposal: Proposal, verdict: policy.Verdict) -> common.PlanItem:
 
 
 def ready(items: Iterable[common.PlanItem]) -> event_pb2.PlanReady:
-    """The plan as it is written into the log."""
-    return event_pb2.PlanReady(items=items)
+    """The plan as it is written into the log; where it is too long, the longest of its texts for people are cut."""
+    made = event_pb2.PlanReady(items=items)
+    excess = made.ByteSize() - MAX_PLAN_BYTES
+    if excess > 0:
+        sizes = [len(text.encode()) for each in made.items for text in _texts(each)]
+        most = _most(sizes, sum(sizes) - excess - len(sizes) * len(_CUT))
+        for each in made.items:
+            each.preview, each.description, each.reason = (_cut(text, most) for text in _texts(each))
+    return made
 
 
 def vetoed(veto: Veto) -> policy.Verdict:
@@ -170,6 +181,24 @@ def outcome_of(result: event_pb2.ToolResult | None) -> common.ItemOutcome.ValueT
             return common.ITEM_OUTCOME_INTERRUPTED
         case _:
             return common.ITEM_OUTCOME_FAILED
+
+
+def _texts(planned: common.PlanItem) -> tuple[str, str, str]:
+    return planned.preview, planned.description, planned.reason
+
+
+def _most(sizes: Iterable[int], room: int) -> int:
+    """How long each may be, so that all of them fit: what short ones leave is for the long ones."""
+    longest_last = sorted(sizes, reverse=True)
+    room = max(room, 0)
+    while longest_last and longest_last[-1] <= room // len(longest_last):
+        room -= longest_last.pop()
+    return room // max(len(longest_last), 1)
+
+
+def _cut(text: str, most: int) -> str:
+    encoded = text.encode()
+    return text if len(encoded) <= most else encoded[:most].decode(errors="ignore") + _CUT
 
 
 def _applied(

@@ -287,7 +287,10 @@ class Commands:
         _transition(self._log.view(live.session), Command.UPDATE)
         changed = event_pb2.SessionChanged()
         if request.HasField("profile"):
-            changed.profile.CopyFrom(self._surroundings.profile(self._models, request.profile))
+            model = self._log.view(live.session).profile.model
+            changed.profile.CopyFrom(
+                self._surroundings.profile(self._models, request.profile, otherwise=model)
+            )
         if request.HasField("environment"):
             kept = self._surroundings.environment(request.environment.environment)
             changed.environment.SetInParent()

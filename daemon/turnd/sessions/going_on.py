@@ -19,7 +19,9 @@ from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2
 from turnd.v1.jsonform import enum_text
 
-CONTINUED = "The session goes on with a new allowance: tools can be used again. Go on with the task where it stopped."
+CONTINUED = (
+    "The session goes on with a new allowance: tools can be used again. Go on with the task where it stopped."
+)
 RESUMED = (
     "The previous turn ended before its task was done ({reason}). Continue where it stopped. Look at the state of "
     "things first: a call that was cut off may have had effects, or none."

@@ -30,9 +30,16 @@ class Surroundings:
         return workspace.checked(cwd, self.home, self.own_directories)
 
     def profile(
-        self, models: Models, name: str, model: str = "", bounds: common.Bounds | None = None
+        self,
+        models: Models,
+        name: str,
+        model: str = "",
+        bounds: common.Bounds | None = None,
+        otherwise: str = "",
     ) -> common.ProfileSnapshot:
         """The profile of a name, or the default one; model and bounds where set replace its own.
+
+        `otherwise` is the model of a profile that names none.
 
         Raises CommandRefused where there is no such profile, or its model cannot be opened.
         """
@@ -43,8 +50,7 @@ class Surroundings:
             raise invalid("profile", f"there is no profile {name!r}; the configuration has: {known}")
         profile = common.ProfileSnapshot()
         profile.CopyFrom(profiles[name])
-        if model:
-            profile.model = model
+        profile.model = model or profile.model or otherwise
         if not profile.model:
             raise invalid(
                 "model",

@@ -19,7 +19,14 @@ from turnd.tools.instance import Instance
 from turnd.tools.progress import Progress
 from turnd.tools.registration import RegisteredTool
 from turnd.tools.spool import Spool
-from turnd.tools.stream import END_OF_STREAM_S, ContractBroken, Reader, failure_of, mismatch_of
+from turnd.tools.stream import (
+    END_OF_STREAM_S,
+    MAX_STATE_BYTES,
+    ContractBroken,
+    Reader,
+    failure_of,
+    mismatch_of,
+)
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import provider_pb2
 
@@ -52,6 +59,11 @@ async def preview(instance: Instance, session: ToolSession, call: Invocation) ->
         return Preview()
     if shown.HasField("error"):
         return Preview(failure=failure_of(shown.error))
+    if (size := sum(bound.ByteSize() for bound in shown.preconditions)) > MAX_STATE_BYTES:
+        message = (
+            f"its preview binds {call.tool} to {size} bytes of state; at most {MAX_STATE_BYTES} are taken"
+        )
+        return Preview(failure=ToolFailure(common.TOOL_ERROR_CATEGORY_UNKNOWN, message))
     text = visible(shown.preview)
     if len(text) > MAX_PREVIEW_CHARACTERS:
         text = text[:MAX_PREVIEW_CHARACTERS] + "\n[... the rest of the preview is left out ...]\n"

@@ -21,6 +21,8 @@ END_OF_STREAM_S: Final = 2.0
 """From the result to the end of the stream."""
 MAX_RESULT_BYTES: Final = 1024 * 1024
 MAX_MESSAGE_CHARACTERS: Final = 16 * 1024
+MAX_STATE_BYTES: Final = 256 * 1024
+"""Of all that a call is bound to, and of all that it left."""
 
 _ONLY_THE_DAEMON_SAYS: Final = frozenset(
     (
@@ -92,6 +94,8 @@ class Reader:
         content, value = _sized_json(result.content, "result")
         if self._tool.output is not None and (mismatch := mismatch_of(self._tool.output, value)) is not None:
             raise ContractBroken(f"its result does not fit its output schema: {mismatch}")
+        if (size := sum(left.ByteSize() for left in result.left_state)) > MAX_STATE_BYTES:
+            raise ContractBroken(f"it says of {size} bytes what it left; at most {MAX_STATE_BYTES} are taken")
         return ToolOutcome(content, result.is_error, tuple(result.left_state))
 
 
