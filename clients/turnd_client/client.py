@@ -99,6 +99,11 @@ class Client:
             )
         return await self._command(self._daemon.Gc, request, STREAM_TIMEOUT_S)
 
+    async def cost(self, session: str = "", *, by: Sequence[str] = ()) -> daemon_pb2.CostResponse:
+        """What a session spent with its sub-agents, or all sessions, by session, model, day, step or purpose."""
+        request = daemon_pb2.CostRequest(session=session, by=",".join(by))
+        return await self._call(self._daemon.Cost, request, CALL_TIMEOUT_S)
+
     async def doctor(self, *, full: bool = False) -> daemon_pb2.DoctorResponse:
         """Looks at the daemon's files; with `full` every byte of the log is read, which takes its time."""
         request = daemon_pb2.DoctorRequest(full=full)

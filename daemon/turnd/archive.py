@@ -10,6 +10,7 @@ from turnd.ports import UnknownSession
 from turnd.sessions.importing import Arrived
 from turnd.sessions.refusal import invalid, not_found
 from turnd.store.catalogue import AmbiguousSession, BadPageToken
+from turnd.store.ledger import DIMENSIONS
 from turnd.store.log import EventLog
 from turnd.store.transfer import (
     Arrival,
@@ -22,7 +23,7 @@ from turnd.store.transfer import (
     verify_stored,
 )
 from turnd.tools.spool import NoSpool, Spool
-from turnd.v1 import sessions_pb2
+from turnd.v1 import daemon_pb2, sessions_pb2
 
 OUTPUT_PART_BYTES = 256 * 1024
 
@@ -45,6 +46,18 @@ class LogArchive:
             raise not_found("turnd.v1.Session", prefix, str(unknown)) from None
         except AmbiguousSession as ambiguous:
             raise invalid("session", str(ambiguous)) from None
+
+    async def cost(self, request: daemon_pb2.CostRequest) -> daemon_pb2.CostResponse:
+        """What was spent, told apart as the request says. Raises CommandRefused."""
+        session = await self.resolve(request.session) if request.session else ""
+        default = "session" if session else "model"
+        by = [name.strip() for name in (request.by or default).split(",")]
+        for name in by:
+            if name not in DIMENSIONS:
+                raise invalid("by", f"expected some of {', '.join(DIMENSIONS)}, separated by commas, found {name!r}")
+        rows = await self._log.catalogue.costs(session, by)
+        total = sum(row.cost_nano_usd for row in rows)
+        return daemon_pb2.CostResponse(rows=rows, total_nano_usd=total)
 
     async def list_(
         self, request: sessions_pb2.ListSessionsRequest, page_size: int

@@ -54,6 +54,12 @@ async def test_a_childs_request_is_answered_at_the_root() -> None:
         told = json.loads(result.content)
         assert (told["status"], told["result"], told["session_id"]) == ("completed", "it is written", child)
         assert [s.id async for s in daemon.client.list_sessions(parent=root)] == [child]
+        rows = json.loads((await daemon.turn("cost", root, "--json")).stdout)["rows"]
+        assert [row["session"] for row in rows] == [root, child]
+        by_step = await daemon.turn("cost", root, "--by", "step,purpose", "--json")
+        steps = [(row["session"], row["step"], row["purpose"]) for row in json.loads(by_step.stdout)["rows"]]
+        assert steps == [(root, 1, "step"), (child, 1, "step"), (child, 2, "step"), (root, 2, "step")]
+        assert (await daemon.turn("cost", "--by", "colour")).code == 2
 
 
 @pytest.mark.req("SUB-05", "LOG-08", "LOG-21")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from turnd_client.cli.app import open_standard_streams, turn
 from turnd_client.cli.attach import attach
+from turnd_client.cli.cost import cost
 from turnd_client.cli.daemon import reload, status, stop
 from turnd_client.cli.decide import answer, approve, deny
 from turnd_client.cli.demo import demo
@@ -28,6 +29,7 @@ for _command in (
     approve,
     deny,
     answer,
+    cost,
     cancel,
     continue_,
     resume,

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
-from rich.cells import cell_len, set_cell_size
 
 from turnd.v1 import common_pb2, sessions_pb2
 from turnd_client.cli.app import Caller, Misused, command, json_option, print_json
+from turnd_client.cli.table import print_table
 from turnd_client.screen import Screen
 from turnd_client.shapes import reason_text, session_json, shown_json, status_text
 from turnd_client.text import one_line, visible
@@ -46,7 +45,7 @@ async def ls(caller: Caller, here: bool, children: bool, statuses: tuple[str, ..
             else:
                 rows.append(_row(session))
     if rows:
-        _print_table((_COLUMNS, *rows))
+        print_table((_COLUMNS, *rows))
     elif not as_json:
         click.echo("no sessions")
     return 0
@@ -65,13 +64,6 @@ def _row(session: sessions_pb2.Session) -> tuple[str, ...]:
         visible(session.cwd),
         one_line(session.title, _TITLE_WIDTH),
     )
-
-
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (set_cell_size(text, width) for text, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
 
 
 @click.command()

@@ -19,6 +19,7 @@ def daemon_service(handlers: Handlers, commands: DaemonCommands) -> grpc.Generic
             "Status": handlers.unary(commands.status, daemon_pb2.StatusRequest),
             "Drain": handlers.unary(commands.drain, daemon_pb2.DrainRequest),
             "Reload": handlers.unary(commands.reload, daemon_pb2.ReloadRequest),
+            "Cost": handlers.unary(commands.cost, daemon_pb2.CostRequest),
             "Gc": handlers.unary(commands.gc, daemon_pb2.GcRequest),
             "Doctor": handlers.unary(commands.doctor, daemon_pb2.DoctorRequest),
         },

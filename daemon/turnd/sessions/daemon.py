@@ -30,11 +30,14 @@ class Sandbox(Protocol):
         """What it does not enforce here."""
 
 
-class SessionCount(Protocol):
-    """How many sessions the log has."""
+class Accounts(Protocol):
+    """What the log says of all sessions together."""
 
     async def count(self) -> int:
-        """All of them, sub-agents included."""
+        """How many there are, sub-agents included."""
+
+    async def cost(self, request: daemon_pb2.CostRequest) -> daemon_pb2.CostResponse:
+        """What was spent. Raises CommandRefused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class DaemonCommands:
         self,
         about: About,
         live: LiveSessions,
-        sessions: SessionCount,
+        accounts: Accounts,
         sandbox: Sandbox,
         stop: Callable[[float | None], None],
         draining: Callable[[], bool],
@@ -64,7 +67,7 @@ class DaemonCommands:
     ) -> None:
         self._about = about
         self._live = live
-        self._sessions = sessions
+        self._accounts = accounts
         self._sandbox = sandbox
         self._stop = stop
         self._draining = draining
@@ -79,7 +82,7 @@ class DaemonCommands:
             protocol=PROTOCOL,
             pid=os.getpid(),
             socket=self._about.socket,
-            sessions=await self._sessions.count(),
+            sessions=await self._accounts.count(),
             running=self._live.running,
             sandbox=self._sandbox.description,
             unenforced=self._sandbox.unenforced(),
@@ -99,6 +102,10 @@ class DaemonCommands:
     async def reload(self, request: daemon_pb2.ReloadRequest) -> daemon_pb2.ReloadResponse:
         """The configuration is read again; a wrong one is refused whole, and the old one stays in force."""
         return daemon_pb2.ReloadResponse(changed=self._reload())
+
+    async def cost(self, request: daemon_pb2.CostRequest) -> daemon_pb2.CostResponse:
+        """What was spent, sub-agents included, told apart as the request says."""
+        return await self._accounts.cost(request)
 
     async def gc(self, request: daemon_pb2.GcRequest) -> daemon_pb2.GcResponse:
         """What of the daemon's files is not needed any more; removes it where that is asked for."""

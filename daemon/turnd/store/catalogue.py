@@ -10,7 +10,7 @@ from turnd.ports import Subtree, UnknownSession
 from turnd.rules.shown import in_list
 from turnd.store.reader import NO_KEY, Reader, SessionRow
 from turnd.v1 import common_pb2 as common
-from turnd.v1 import sessions_pb2
+from turnd.v1 import daemon_pb2, sessions_pb2
 
 DEFAULT_PAGE: Final = 100
 MAX_PAGE: Final = 500
@@ -115,6 +115,10 @@ class Catalogue:
     async def totals(self, sessions: Iterable[str]) -> Mapping[str, Subtree]:
         """What each of these sessions spent with its descendants, as committed; nothing for unknown ones."""
         return await self._reader.totals(sessions)
+
+    async def costs(self, session: str, by: Sequence[str]) -> list[daemon_pb2.CostRow]:
+        """What was spent, told apart by some of `ledger.DIMENSIONS`; empty `session`: by all sessions."""
+        return await self._reader.costs(session, by)
 
     async def unsettled(self) -> Sequence[SessionRow]:
         """Sessions that a killed daemon left open, sub-agents before their parents."""

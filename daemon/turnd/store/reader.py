@@ -11,8 +11,9 @@ from typing import Final, Self
 import aiosqlite
 
 from turnd.ports import StoredAnswer, Subtree
-from turnd.store import queries
+from turnd.store import ledger, queries
 from turnd.store.schema import read_only_uri
+from turnd.v1 import daemon_pb2
 
 NO_KEY: Final = 2**63 - 1
 """Greater than every key."""
@@ -106,6 +107,12 @@ class Reader:
         """What each of these sessions spent with its descendants; nothing for one that does not exist."""
         rows = await self._connection.execute_fetchall(queries.TOTALS, (json.dumps(list(sessions)),))
         return {row[0]: Subtree(*row[1:]) for row in rows}
+
+    async def costs(self, session: str, by: Sequence[str]) -> list[daemon_pb2.CostRow]:
+        """What was spent, told apart by some of `ledger.DIMENSIONS`; of a session with its descendants, or of all."""
+        query = ledger.statement(by, of_tree=bool(session))
+        rows = await self._connection.execute_fetchall(query, (session,) if session else ())
+        return [ledger.row(by, row) for row in rows]
 
     async def answer(self, request_id: str) -> StoredAnswer | None:
         """What was answered to a client's command."""
