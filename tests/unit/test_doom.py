@@ -108,3 +108,56 @@ def test_polling_is_by_provider_and_tool() -> None:
     assert doom.polls(config, "mine", "job_status")
     assert not doom.polls(config, "other", "job_status")
     assert not doom.polls(config, "mine", "job")
+
+
+# --- the second tier ------------------------------------------------------------------------------------------
+
+
+def second_tier(window_size: int = 10, threshold: int = 3) -> common.DoomLoop:
+    return common.DoomLoop(threshold=threshold, window_size=window_size, second_tier=True)
+
+
+@pytest.mark.req("BOUND-11")
+@pytest.mark.parametrize("period", [2, 3, 4])
+def test_a_cycle_is_suspect_when_it_has_gone_round_often_enough(period: int) -> None:
+    cycle = [(f"call {n}", b"") for n in range(period)]
+    rounds = min(3, 10 // period)
+    row = fed(*(cycle * rounds)[:-1])
+    assert row.suspected(second_tier()) is None
+    suspicion = fed((cycle * rounds)[-1], row=row).suspected(second_tier())
+    assert suspicion is not None
+    assert str(period) in suspicion.why
+    assert suspicion.calls == period * rounds
+    assert fed(*(cycle * rounds)).suspected(common.DoomLoop(threshold=3, window_size=10)) is None
+
+
+@pytest.mark.req("BOUND-11")
+@given(st.lists(st.integers(0, 10**6), unique=True, min_size=1, max_size=30))
+def test_calls_that_all_differ_are_never_suspect(numbers: list[int]) -> None:
+    assert fed(*((str(n), b"") for n in numbers)).suspected(second_tier()) is None
+
+
+@pytest.mark.req("BOUND-11")
+def test_the_same_error_under_varying_input_is_suspect_at_the_sixth() -> None:
+    row = DoomLoop()
+    for n in range(5):
+        row = row.seen(f"c{n}", b"no such file: 'a%d' (line %d)" % (n, n), tool="x.open", failed=True)
+    assert row.suspected(second_tier()) is None
+    other = row.seen("c5", b"permission denied", tool="x.open", failed=True)
+    assert other.suspected(second_tier()) is None
+    worked = row.seen("c5", b"fine", tool="x.open")
+    assert worked.suspected(second_tier()) is None
+    row = row.seen("c5", b"no such file: 'a5' (line 5)", tool="x.open", failed=True)
+    assert row.suspected(second_tier()) is not None
+    assert row.restarted().suspected(second_tier()) is None
+    assert row.cleared().suspected(second_tier()) is None
+
+
+@pytest.mark.req("BOUND-11")
+def test_what_the_second_tier_found_fires_until_the_row_starts_anew() -> None:
+    row = fed(*[("a", b""), ("b", b"")] * 3)
+    suspicion = row.suspected(second_tier())
+    assert suspicion is not None
+    assert row.fired(3) is None
+    assert row.convict(suspicion.hit).fired(3) == suspicion.hit
+    assert row.convict(suspicion.hit).restarted().fired(3) is None
