@@ -2,7 +2,8 @@
 
 Four Turns: parallel reads, a model attempt that fails and one that is tried again, writes that are approved and
 denied, a question, a steering and a queued message, parallel keyed writes, drift between approval and run, a read
-that is tried again, another session's Turn beside it, and a bound at the end.
+that is tried again, another session's Turn beside it, and a bound at the end. Then a family: a root with two
+sub-agents side by side, one of which has a sub-agent of its own; they read, ask, and are answered at the root.
 """
 
 from __future__ import annotations
@@ -66,6 +67,27 @@ LINES: Final[tuple[dict[str, object], ...]] = (
     calls(("read", "e"), ("read", "f")),
     {"stream": [{"text": "that is all"}], "repeat": True},
 )
+
+
+def spawns(profile: str, *prompts: str) -> dict[str, object]:
+    """A completion that starts a sub-agent for each prompt."""
+    inputs = [{"prompt": prompt, "profile": profile, "name": prompt} for prompt in prompts]
+    return {
+        "stream": [{"tool": "spawn", "input": given} for given in inputs],
+        "usage": {"input_tokens": 50, "output_tokens": 5},
+    }
+
+
+FAMILY_LINES: Final[tuple[dict[str, object], ...]] = (
+    LINES[0],
+    spawns("child", "one", "two"),
+    DONE | {"repeat": True},
+    calls(("read", "g"), ("write", "by a child")) | {"profile": "child"},
+    spawns("grandchild", "three") | {"profile": "child"},
+    DONE | {"profile": "child"},
+    calls(("write", "deep down"), ("ask", "q")) | {"profile": "grandchild"},
+    DONE | {"profile": "grandchild"},
+)
 PROMPTS: Final = ("first", "third", "fourth")
 """The second is queued while the first Turn runs."""
 
@@ -88,8 +110,13 @@ class World:
             SimTool(spec("write", resource), answer=self._answer),
             SimTool(spec("put", resource, concurrency=keyed), answer=self._answer),
             SimTool(spec("ask", common.TOOL_KIND_INTERACTIVE), answer=self._answer),
+            SimTool(spec("spawn", resource, spawns=True, concurrency=common.ConcurrencySpec(safe=True))),
         ]
         self.sim = StoredSim(log, tools)
+        for name, below in (("child", ["grandchild"]), ("grandchild", [])):
+            self.sim.profiles[name] = common.ProfileSnapshot(
+                name=name, tools=["*"], may_spawn=below, max_concurrent_subagents=4
+            )
         self.sim.people.decide = lambda request: json.loads(request.item.input)["name"] != "denied"
 
     def _answer(self, call: Invocation) -> ToolOutcome | ToolFailure:
@@ -142,7 +169,16 @@ async def play(log: EventLog, world: World, directory: Path) -> None:
         if prompt == "third":
             await retried(partial(sim.turn, other, "meanwhile"))
         await asyncio.wait_for(live.idle(), 20)
-    await asyncio.gather(live.stop(), other.stop())
+    at_home = directory / "family"
+    at_home.mkdir(exist_ok=True)
+    family_model = transcript(at_home, *FAMILY_LINES)
+    family = await retried(
+        partial(
+            sim.session, family_model, may_spawn=["child"], max_concurrent_subagents=2, max_subagents_total=9
+        )
+    )
+    await retried(partial(sim.turn, family, "divide"))
+    await asyncio.gather(live.stop(), other.stop(), family.stop())
 
 
 # --- jobs ---------------------------------------------------------------------------------------------------

@@ -70,7 +70,12 @@ def _check_repair(events: list[event_pb2.Event]) -> None:
     added = events[first:]
     assert all(_is_repair(event) for event in added)
     assert {event.time.ToMicroseconds() for event in added} == {events[first - 1].time.ToMicroseconds()}
-    (end,) = [event.turn_end for event in added if event.HasField("turn_end")]
+    ends = [event.turn_end for event in added if event.HasField("turn_end")]
+    if not ends:
+        # A sub-agent that had not begun its Turn: only its session is ended.
+        assert [event.WhichOneof("data") for event in added] == ["session_status", "session_ended"]
+        return
+    (end,) = ends
     stopping = events[first - 1].turn_stopping if events[first - 1].HasField("turn_stopping") else None
     assert end.reason == (stopping.reason if stopping else common.TURN_END_REASON_INTERRUPTED)
     started_calls: dict[str, bool] = {}
@@ -95,11 +100,23 @@ def _is_repair(event: event_pb2.Event) -> bool:
     return event.synthetic and not event.HasField("user_message")
 
 
+async def _check_ended_with_its_parent(log: EventLog, session: str) -> None:
+    """A sub-agent is over, and its parent's log says so with its status."""
+    view = log.view(session)
+    assert log.state(session).ended
+    told = [e.child_ended for e in await stored_events(log, view.parent) if e.HasField("child_ended")]
+    assert [ended.status for ended in told if ended.child == session] == [view.status]
+
+
 async def _check_goes_on(log: EventLog, session: str, directory: Path) -> None:
     # What the model would have said next does not matter any more.
     for model in directory.rglob("model.jsonl"):
         transcript(model.parent, LINES[0], LINES[-1])
     world = World(log)
+    await log.load(session)
+    if log.view(session).parent:
+        await _check_ended_with_its_parent(log, session)
+        return
     live = world.live = await world.sim.resumed(session)
     queued = len(log.view(session).queue)
     turns = log.view(session).turns
