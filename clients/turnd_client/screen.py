@@ -109,6 +109,15 @@ class Screen:
                 self._request(event)
             case "child_attention":
                 self._attention(event.child_attention)
+            case "child_started":
+                started = event.child_started
+                self.line(
+                    f"  sub-agent {started.child} works under profile {visible(started.profile)}", "dim"
+                )
+            case "child_ended":
+                ended = event.child_ended
+                cost = usd_text(ended.total_cost_nano_usd)
+                self.line(f"  sub-agent {ended.child} {status_text(ended.status)}, cost {cost}", "dim")
             case "turn_stopping" | "turn_end" | "limit_reached" | "session_status" | "session_ended":
                 self._life(event)
             case "hook_error" | "policy_warning" | "provider_status" | "note" | "context_compacted":

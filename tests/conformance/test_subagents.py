@@ -54,6 +54,11 @@ async def test_a_childs_request_is_answered_at_the_root() -> None:
         told = json.loads(result.content)
         assert (told["status"], told["result"], told["session_id"]) == ("completed", "it is written", child)
         assert [s.id async for s in daemon.client.list_sessions(parent=root)] == [child]
+        shown = json.loads((await daemon.turn("show", root, "--json")).stdout)
+        assert [(c["id"], c["status"]) for c in shown["children"]] == [(child, "completed")]
+        assert f"sub-agent    {child} completed" in (await daemon.turn("show", root)).stdout
+        tree = (await daemon.turn("ls", "--children")).lines
+        assert [line.split()[0] for line in tree] == ["ID", root, child]
         rows = json.loads((await daemon.turn("cost", root, "--json")).stdout)["rows"]
         assert [row["session"] for row in rows] == [root, child]
         by_step = await daemon.turn("cost", root, "--by", "step,purpose", "--json")

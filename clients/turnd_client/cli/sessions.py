@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,7 +28,7 @@ _STATUSES = [
 
 @click.command()
 @click.option("--here", is_flag=True, help="Only sessions of this directory.")
-@click.option("--children", is_flag=True, help="Sub-agents' sessions too.")
+@click.option("--children", is_flag=True, help="Sub-agents' sessions too, each below its parent.")
 @click.option(
     "--status", "statuses", type=click.Choice(_STATUSES), multiple=True, help="Only these; repeatable."
 )
@@ -37,21 +38,36 @@ async def ls(caller: Caller, here: bool, children: bool, statuses: tuple[str, ..
     """List sessions, newest first."""
     wanted = [common_pb2.SessionStatus.Value(f"SESSION_STATUS_{status.upper()}") for status in statuses]
     cwd = str(Path.cwd()) if here else ""
-    rows: list[tuple[str, ...]] = []
+    found: list[sessions_pb2.Session] = []
     async with caller.client() as client:
         async for session in client.list_sessions(statuses=wanted, cwd=cwd, include_children=children):
             if as_json:
                 print_json(session_json(session))
             else:
-                rows.append(_row(session))
-    if rows:
-        print_table((_COLUMNS, *rows))
+                found.append(session)
+    if found:
+        print_table((_COLUMNS, *map(_row, _as_trees(found))))
     elif not as_json:
         click.echo("no sessions")
     return 0
 
 
 _COLUMNS = ("ID", "CREATED", "STATUS", "COST", "WAITING", "DIRECTORY", "TITLE")
+
+
+def _as_trees(sessions: Sequence[sessions_pb2.Session]) -> list[sessions_pb2.Session]:
+    """Newest first, but each sub-agent below its parent, where that is listed, in the order of their starts."""
+    listed = {session.id for session in sessions}
+    below: dict[str, list[sessions_pb2.Session]] = {}
+    for session in reversed(sessions):
+        below.setdefault(session.parent, []).append(session)
+    ordered: list[sessions_pb2.Session] = []
+    left = [session for session in reversed(sessions) if session.parent not in listed]
+    while left:
+        session = left.pop()
+        ordered.append(session)
+        left += reversed(below.get(session.id, []))
+    return ordered
 
 
 def _row(session: sessions_pb2.Session) -> tuple[str, ...]:
@@ -62,7 +78,7 @@ def _row(session: sessions_pb2.Session) -> tuple[str, ...]:
         usd_text(session.cost_nano_usd),
         counted(len(session.open_requests), "request") if session.open_requests else "-",
         visible(session.cwd),
-        one_line(session.title, _TITLE_WIDTH),
+        "  " * session.depth + one_line(session.title, _TITLE_WIDTH),
     )
 
 
@@ -74,12 +90,17 @@ async def show(caller: Caller, session: str, as_json: bool) -> int:
     """Show one session: status, bounds and what is left of them, open requests, queue."""
     async with caller.client() as client:
         shown = await client.get_session(session)
+        children = [child async for child in client.list_sessions(parent=shown.session.id)]
+    children.reverse()
     if as_json:
-        print_json(shown_json(shown))
+        print_json(shown_json(shown) | {"children": [session_json(child) for child in children]})
         return 0
     screen = Screen(sys.stdout)
     for name, value in _rows(shown):
         screen.row(name, value)
+    for child in children:
+        what = f"{status_text(child.status)}, {usd_text(child.cost_nano_usd)}, {one_line(child.title, 80)}"
+        screen.row("sub-agent", f"{child.id} {what}")
     for message in shown.session.queued:
         text = " ".join(block.text.text for block in message.blocks)
         screen.row("queued", f"{message.message_id} {one_line(text, 80)}")
