@@ -29,6 +29,7 @@ from turnd.rules.event import Draft
 from turnd.rules.policy import Match, Policy, PolicyRule
 from turnd.sessions.approvals import Approvals
 from turnd.sessions.live import LiveSessions
+from turnd.sessions.locks import LockTable
 from turnd.sessions.presence import Presence
 from turnd.store.intake import Committed
 from turnd.store.log import EventLog
@@ -92,6 +93,7 @@ class Driver:
             tools=Tools(),
             hooks=Chain(journal.subscribers(), trace),
             people=Approvals(log, clock, Presence()),
+            locks=LockTable(),
             trace=trace,
         )
         rule = PolicyRule("changes", "bench", Match.of(tool=["change"]), common.POLICY_ACTION_ALLOW)

@@ -26,6 +26,7 @@ from turnd.sessions.commands import Commands
 from turnd.sessions.daemon import About, DaemonCommands
 from turnd.sessions.housekeeping import Housekeeping
 from turnd.sessions.live import LiveSessions
+from turnd.sessions.locks import LockTable
 from turnd.sessions.presence import Presence
 from turnd.sessions.refusal import invalid
 from turnd.sessions.requests import Requests
@@ -111,6 +112,7 @@ class App:
             tools=self._tools,
             hooks=Chain(journal.subscribers(), self._trace),
             people=self._approvals,
+            locks=LockTable(),
             trace=self._trace,
         )
         self._live = LiveSessions(self._world, lambda: self._settings, lambda: profiles(self._config)[1])

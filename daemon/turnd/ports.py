@@ -6,7 +6,7 @@ Times are seconds unless a name says otherwise; money is integer nano-USD; JSON 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -14,6 +14,7 @@ from google.protobuf.message import Message as Payload
 
 from turnd.rules.event import Draft
 from turnd.rules.history import HistoryMessage
+from turnd.rules.schedule import Claim
 from turnd.rules.state import SessionState
 from turnd.rules.status import SessionView
 from turnd.v1 import common_pb2 as common
@@ -542,6 +543,23 @@ class Children(Protocol):
         """Ends every sub-agent that the parent's log has open, also those that nobody runs any more."""
 
 
+# --- locks --------------------------------------------------------------------------------------------------
+
+
+class WaitsForItself(Exception):
+    """A call would wait for a call that waits for it: one that spawned the session it belongs to (SCHED-11)."""
+
+
+class Locks(Protocol):
+    """What calls of all sessions hold while they run."""
+
+    def running(self, call: str, claim: Claim, chain: Sequence[str]) -> AbstractAsyncContextManager[None]:
+        """The call runs inside, beside nothing that its claim conflicts with (SCHED-08).
+
+        `chain` are the spawning calls above its session. Raises WaitsForItself.
+        """
+
+
 # --- trace --------------------------------------------------------------------------------------------------
 
 Attributes = Mapping[str, str | int | float | bool]
@@ -582,4 +600,5 @@ class World:
     tools: Tools
     hooks: Hooks
     people: People
+    locks: Locks
     trace: Trace

@@ -49,6 +49,7 @@ from turnd.rules.policy import Policy
 from turnd.rules.state import SessionState, apply, position
 from turnd.rules.status import SessionView, advance
 from turnd.sessions.live import LiveSessions
+from turnd.sessions.locks import LockTable
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2, provider_pb2
 from turnd.v1.jsonform import enum_text
@@ -388,6 +389,7 @@ class Sim:
             tools=self.tools,
             hooks=Chain(subscribers, self.trace),
             people=self.people,
+            locks=LockTable(),
             trace=self.trace,
         )
         given = {"idle_s": math.inf} | settings

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from turnd.loop.calls import Call, conclude, refuse
-from turnd.loop.execute import TRIES, Lane, dispatch, log_retry, may_repeat, run_side_by_side
+from turnd.loop.execute import (
+    TRIES,
+    Lane,
+    dispatch,
+    log_retry,
+    may_repeat,
+    run_side_by_side,
+    waits_for_itself,
+)
 from turnd.loop.gate import ALLOW, ASK, Plan, ask, decided_item, propose
 from turnd.loop.run import Run
-from turnd.ports import ToolFailure
+from turnd.ports import ToolFailure, WaitsForItself
 from turnd.rules import plan
 from turnd.v1 import common_pb2 as common
 
@@ -51,8 +59,12 @@ async def _apply_item(run: Run, made: Plan, call: Call, lane: Lane) -> None:
         return
     started_at = run.world.clock.monotonic()
     while True:
-        async with lane.running():
-            outcome = await dispatch(run, call, _current(made, made.items[call.id].preconditions))
+        try:
+            async with lane.running():
+                outcome = await dispatch(run, call, _current(made, made.items[call.id].preconditions))
+        except WaitsForItself as waits:
+            outcome = waits_for_itself(waits)
+            break
         if not isinstance(outcome, ToolFailure):
             made.left_state.update({left.target: left.state for left in outcome.left_state})
             break

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from turnd.loop.calls import Call, conclude, invocation
 from turnd.loop.run import Run
-from turnd.ports import ToolFailure, ToolOutcome
+from turnd.ports import ToolFailure, ToolOutcome, WaitsForItself
 from turnd.rules import schedule
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2
@@ -25,19 +26,31 @@ TRIES = 3
 
 
 class Lane:
-    """Where one call waits for the earlier ones it conflicts with, and for a free place under the ceiling."""
+    """Where one call waits for the earlier ones it conflicts with, for a free place under the ceiling, and for what
+    other sessions run.
+    """
 
-    def __init__(self, earlier: Sequence[asyncio.Event], places: asyncio.Semaphore) -> None:
+    def __init__(
+        self,
+        earlier: Sequence[asyncio.Event],
+        places: asyncio.Semaphore,
+        lock: Callable[[], AbstractAsyncContextManager[None]],
+    ) -> None:
         self._earlier = earlier
         self._places = places
+        self._lock = lock
         self.ended = asyncio.Event()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """The call may run inside. Nothing is held outside, so a call that waits for a person holds nothing."""
+        """The call may run inside. Nothing is held outside, so a call that waits for a person holds nothing.
+
+        Raises WaitsForItself.
+        """
         for ended in self._earlier:
             await ended.wait()
-        async with self._places:
+        # The lock last: whoever has one runs, and waits for nothing but a sub-agent.
+        async with self._places, self._lock():
             yield
 
 
@@ -46,9 +59,12 @@ async def run_side_by_side(
 ) -> None:
     """Does `work` for every call, which dispatches inside its lane's `running`. Raises what the work raises."""
     places = asyncio.Semaphore(run.settings.calls_in_flight)
+    claims = [_claim(run, call) for call in calls]
+    chain = [view.parent_call_id for view in run.path if view.parent_call_id]
     lanes: list[Lane] = []
-    for earlier in _order(run, calls):
-        lanes.append(Lane([lanes[i].ended for i in earlier], places))
+    for call, claim, earlier in zip(calls, claims, _order(run, claims), strict=True):
+        lock = partial(run.world.locks.running, call.id, claim, chain)
+        lanes.append(Lane([lanes[i].ended for i in earlier], places, lock))
 
     async def one(call: Call, lane: Lane) -> None:
         try:
@@ -68,8 +84,12 @@ async def run_data_source(run: Run, call: Call, lane: Lane) -> None:
     """Runs one read to its result, again where its failure may be tried again (TOOL-09)."""
     started_at = run.world.clock.monotonic()
     while True:
-        async with lane.running():
-            outcome = await dispatch(run, call, ())
+        try:
+            async with lane.running():
+                outcome = await dispatch(run, call, ())
+        except WaitsForItself as waits:
+            outcome = waits_for_itself(waits)
+            break
         if not isinstance(outcome, ToolFailure) or not may_repeat(call, outcome):
             break
         await log_retry(run, call, outcome)
@@ -100,6 +120,11 @@ async def dispatch(
     return outcome
 
 
+def waits_for_itself(waits: WaitsForItself) -> ToolFailure:
+    """What becomes of a call that could never start."""
+    return ToolFailure(common.TOOL_ERROR_CATEGORY_CONCURRENCY_CONFLICT, str(waits))
+
+
 def may_repeat(call: Call, failure: ToolFailure) -> bool:
     """A conflict had no effect; any other failure is repeated only where the provider and the tool allow it."""
     if call.attempts >= TRIES:
@@ -128,11 +153,11 @@ def _first(failed: ExceptionGroup[Exception]) -> Exception:
     return _first(first) if isinstance(first, ExceptionGroup) else first
 
 
-def _order(run: Run, calls: Sequence[Call]) -> Sequence[Iterable[int]]:
+def _order(run: Run, claims: Sequence[schedule.Claim]) -> Sequence[Iterable[int]]:
     """For each call the earlier ones it waits for; all of them for a model that takes one call at a time."""
     if not run.model.spec.parallel_tool_calls:
-        return [range(index) for index in range(len(calls))]
-    return schedule.blockers([_claim(run, call) for call in calls])
+        return [range(index) for index in range(len(claims))]
+    return schedule.blockers(claims)
 
 
 def _claim(run: Run, call: Call) -> schedule.Claim:
@@ -144,5 +169,9 @@ def _claim(run: Run, call: Call) -> schedule.Claim:
     assert call.tool is not None, f"call {call.id} has no tool"
     provider = call.tool.provider
     return schedule.claim(
-        call.spec, provider=provider, instance=provider, data=call.input, canonical_path=canonical
+        call.spec,
+        provider=provider,
+        instance=f"{run.view.root}/{provider}",
+        data=call.input,
+        canonical_path=canonical,
     )

@@ -79,6 +79,7 @@ def _session_created(view: SessionView, event: event_pb2.Event) -> SessionView:
         workspace=created.workspace or created.cwd,
         profile=created.profile,
         parent=created.parent,
+        parent_call_id=created.parent_call_id,
         ancestors=tuple(created.ancestors) or ((created.parent,) if created.parent else ()),
         depth=created.depth,
         environment=immutables.Map(dict(created.environment)),

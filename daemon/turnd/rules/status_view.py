@@ -29,6 +29,8 @@ class SessionView(NamedTuple):
     parent: str = ""
     ancestors: tuple[str, ...] = ()
     """From the root of the tree down to the parent; empty for a root."""
+    parent_call_id: str = ""
+    """The call of the parent's that spawned it."""
     depth: int = 0
     environment: immutables.Map[str, str] = immutables.Map()
     sandbox: str = ""
