@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sim.world import Sim, SimTool
+from tests.sim.world import Sim, SimTool, spec
 
 from turnd.loop.session import LiveSession
 from turnd.rules.event import event_type
@@ -377,3 +377,86 @@ async def test_a_child_has_no_tool_that_parent_profile_and_request_do_not_all_ha
     assert sim.log.view(child).unattended
     (result,) = sim.of(live, "tool/result")
     assert not result.is_error, result.content
+
+
+@pytest.mark.req("SCHED-10", "SCHED-11")
+async def test_a_tree_with_exclusive_tools_at_each_level_never_deadlocks(tmp_path: Path) -> None:
+    """Every level starts two sub-agents and, in the same message, a call that runs alone at its provider."""
+    alone = SimTool(spec("alone"))
+    alone.spec.concurrency.safe = False
+    sim = sim_with(alone)
+    levels = 3
+    for level in range(1, levels + 1):
+        path = tmp_path / f"level{level}.jsonl"
+        below = [
+            {"tool": "spawn_agent", "input": {"prompt": f"p{level}{n}", "profile": f"level{level + 1}"}}
+            for n in range(2 if level < levels else 0)
+        ]
+        first = {"stream": [{"tool": "alone", "input": {}}, *below, {"tool": "alone", "input": {}}]}
+        lines = [first | {"profile": f"level{level}"}, text("up", profile=f"level{level}")]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        sim.profiles[f"level{level}"] = common.ProfileSnapshot(
+            name=f"level{level}",
+            model=f"replay:{path}",
+            tools=["*"],
+            may_spawn=[f"level{level + 1}"],
+            max_concurrent_subagents=2,
+        )
+    call = {"tool": "spawn_agent", "input": {"prompt": "p", "profile": "level1"}}
+    model = transcript(tmp_path, {"stream": [call, {"tool": "alone", "input": {}}, call]}, text("done"))
+    live = await root_of(sim, model, may_spawn=["level1"], max_depth=levels)
+    await sim.turn(live)
+    assert sim.log.view(live.session).last_reason == common.TURN_END_REASON_COMPLETED
+    sessions = 1 + 2 + 4 + 8
+    assert len(sim.log.events) == sessions
+    assert all(not r.is_error for r in sim.of(live, "tool/result"))
+    assert all(frozenset() == o for o in sim.tools.overlaps)
+
+
+@pytest.mark.req("BOUND-01", "BOUND-07")
+async def test_a_childs_work_uses_up_its_parents_wall_clock_and_its_waiting_does_not(tmp_path: Path) -> None:
+    change = SimTool(spec("change", common.TOOL_KIND_RESOURCE))
+    sim = sim_with(change)
+    waited_s = 5000.0
+
+    def decide(request: event_pb2.ApprovalRequest) -> bool:
+        sim.clock.seconds += waited_s
+        return True
+
+    sim.people.decide = decide
+    model = transcript(
+        tmp_path,
+        spawns("slow", delay_s=0),
+        text("done"),
+        {"stream": [{"tool": "change", "input": {}}], "profile": "worker", "delay_s": 20},
+        text("ok", profile="worker", delay_s=20),
+    )
+    live = await root_of(sim, model, bounds=common.Bounds(max_wall_clock_ms=100_000))
+    await sim.turn(live)
+    view = sim.log.view(live.session)
+    (child,) = children_of(sim, live.session)
+    assert view.status == common.SESSION_STATUS_IDLE
+    assert 40_000 <= view.active_ms < 60_000
+    assert sim.log.view(child).active_ms >= 40_000
+    assert sim.log.view(child).bounds.max_wall_clock_ms == 100_000
+    assert sim.of(live, "step/end")[0].waited_ms < waited_s
+
+
+@pytest.mark.req("BOUND-09", "SUB-06")
+async def test_a_doom_loop_in_a_sub_agent_fires_there_and_its_parent_is_told(tmp_path: Path) -> None:
+    sim = sim_with(SimTool(spec("grep")))
+    sim.profiles["worker"].doom_loop.threshold = 3
+    model = transcript(
+        tmp_path,
+        spawns("search"),
+        text("it went round in circles", expect={"last_contains": "error_doom_loop"}),
+        {"stream": [{"tool": "grep", "input": {"for": "x"}}], "profile": "worker"},
+        {"stream": [{"tool": "grep", "input": {"for": "x"}}], "profile": "worker"},
+        {"stream": [{"tool": "grep", "input": {"for": "x"}}], "profile": "worker"},
+        text("found nothing", profile="worker", expect={"tools": False}),
+    )
+    live = await root_of(sim, model)
+    await sim.turn(live)
+    (child,) = children_of(sim, live.session)
+    assert sim.log.view(child).status == common.SESSION_STATUS_ERROR_DOOM_LOOP
+    assert sim.log.view(live.session).last_reason == common.TURN_END_REASON_COMPLETED
