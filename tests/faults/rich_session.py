@@ -110,7 +110,10 @@ class World:
             SimTool(spec("write", resource), answer=self._answer),
             SimTool(spec("put", resource, concurrency=keyed), answer=self._answer),
             SimTool(spec("ask", common.TOOL_KIND_INTERACTIVE), answer=self._answer),
-            SimTool(spec("spawn", resource, spawns=True, concurrency=common.ConcurrencySpec(safe=True))),
+            SimTool(
+                spec("spawn", resource, spawns=True, concurrency=common.ConcurrencySpec(safe=True)),
+                provider="core",
+            ),
         ]
         self.sim = StoredSim(log, tools)
         for name, below in (("child", ["grandchild"]), ("grandchild", [])):

@@ -22,8 +22,10 @@ from turnd.ports import At, ToolFailure, ToolOutcome
 from turnd.rules.closing import repair
 from turnd.rules.event import Draft, event_type
 from turnd.rules.history import History
+from turnd.rules.lifecycle import Transition
 from turnd.rules.state import SessionState, apply
 from turnd.rules.status import SessionView, advance
+from turnd.sessions.going_on import GoingOn
 from turnd.sessions.importing import go_on
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2
@@ -335,6 +337,79 @@ async def _woken(theatre: Theatre, sim: Sim, session: str, *lines: Mapping[str, 
     live = await sim.live.get(session)
     theatre.lives.append(live)
     return live
+
+
+SPAWN = SimTool(
+    spec("spawn", RESOURCE, spawns=True, concurrency=common.ConcurrencySpec(safe=True)), provider="core"
+)
+
+
+async def family(theatre: Theatre) -> Stage:
+    """A root whose one sub-agent asks before it writes."""
+    spawns = {"tool": "spawn", "input": {"prompt": "write it", "profile": "worker"}}
+    at = await stage(
+        theatre,
+        {"stream": [spawns], "usage": {"input_tokens": 20, "output_tokens": 5}},
+        DONE,
+        calls(("write", "w")) | {"profile": "worker"},
+        DONE | {"profile": "worker"},
+        tools=[SPAWN, WRITE],
+        may_spawn=["worker"],
+        max_subagents_total=4,
+        max_concurrent_subagents=1,
+    )
+    at.sim.profiles["worker"] = common.ProfileSnapshot(name="worker", tools=["*"])
+    await at.sim.turn(at.live)
+    return at
+
+
+@scene
+async def a_child_that_asks(theatre: Theatre) -> list[event_pb2.Event]:
+    return (await family(theatre)).events
+
+
+@scene
+async def the_child_itself(theatre: Theatre) -> list[event_pb2.Event]:
+    at = await family(theatre)
+    (child,) = [session for session in at.sim.log.events if at.sim.log.view(session).parent]
+    return at.sim.log.events[child]
+
+
+@scene
+async def a_soft_limit_and_the_turn_after_it(theatre: Theatre) -> list[event_pb2.Event]:
+    soft = common.Bounds(max_turns=1, limit_mode=common.LIMIT_MODE_SOFT)
+    at = await stage(theatre, calls(("read", "r")), DONE, tools=[READ], bounds=soft)
+    await at.sim.turn(at.live)
+    going_on = GoingOn(at.sim.log, at.sim.live.tree)
+    more = common.Bounds(max_turns=5)
+    await going_on.continue_(at.live, Transition(common.SESSION_STATUS_RUNNING), more, "test", None)
+    await at.live.idle()
+    return at.events
+
+
+@scene
+async def a_bound_and_the_turn_after_it(theatre: Theatre) -> list[event_pb2.Event]:
+    at = await stage(
+        theatre, calls(("read", "r")), DONE, DONE, tools=[READ], bounds=common.Bounds(max_turns=1)
+    )
+    await at.sim.turn(at.live)
+    going_on = GoingOn(at.sim.log, at.sim.live.tree)
+    reopened = Transition(common.SESSION_STATUS_RUNNING, reopen=True)
+    await going_on.continue_(at.live, reopened, common.Bounds(max_turns=5), "test", None)
+    await at.live.idle()
+    return at.events
+
+
+@scene
+async def resume(theatre: Theatre) -> list[event_pb2.Event]:
+    at = await stage(theatre, calls(("read", "r")), DONE, tools=[SimTool(spec("read"), hold=True)])
+    await at.sim.send(at.live, "go")
+    await at.until("tool/started")
+    await at.cancel()
+    going_on = GoingOn(at.sim.log, at.sim.live.tree)
+    await going_on.resume(at.live, Transition(common.SESSION_STATUS_RUNNING), "test", None)
+    await at.live.idle()
+    return at.events
 
 
 # --- what is kept of them -------------------------------------------------------------------------------------
