@@ -7,8 +7,8 @@ nothing is empty. What a block becomes is in `history_blocks`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -43,13 +43,54 @@ class HistoryMessage:
         return canon.message_digest(self.role, self.blocks)
 
 
-@dataclass(slots=True)
-class _Unit:
+@dataclass(frozen=True)
+class Unit:
     """Messages that stand or fall together: one alone, or one with calls and the one with their results."""
 
     seq: int
     """Of the event that said it; where a compaction begins and ends is told by it."""
+    turn: int
+    """How many Turns had begun when it was said: units of one Turn have the same number."""
     messages: tuple[HistoryMessage, ...]
+    pruned: frozenset[str] = frozenset()
+    """The calls whose results were left out, by the ids that the model sees."""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """Of calls whose whole output is kept apart: the call's own id by the id that the model sees."""
+    summary: bool = False
+    """It stands for others that were summarised."""
+
+    @cached_property
+    def tokens(self) -> int:
+        """The estimate of its size."""
+        return sum(message.tokens for message in self.messages)
+
+    @property
+    def prunable(self) -> Mapping[str, int]:
+        """What leaving out each result would save, in tokens, by the id of its call that the model sees."""
+        if len(self.messages) < 2:
+            return {}
+        return {
+            block.tool_result.call_id: saved
+            for block in self.messages[-1].blocks
+            if block.tool_result.call_id not in self.pruned
+            and (saved := estimate.block_tokens(block) - estimate.block_tokens(self._left_out(block))) > 0
+        }
+
+    def without(self, call_ids: frozenset[str]) -> Unit:
+        """The unit with the results of these calls left out; itself where it has none of them."""
+        found = call_ids & self.prunable.keys()
+        if not found:
+            return self
+        said, results = self.messages
+        blocks = tuple(
+            self._left_out(block) if block.tool_result.call_id in found else block for block in results.blocks
+        )
+        return replace(
+            self, messages=(said, HistoryMessage(results.role, blocks)), pruned=self.pruned | found
+        )
+
+    def _left_out(self, block: common.ContentBlock) -> common.ContentBlock:
+        return blocks_of.pruned(block, self.kept.get(block.tool_result.call_id, ""))
 
 
 @dataclass(slots=True)
@@ -63,6 +104,8 @@ class _Exchange:
     inputs: dict[str, bytes] = field(default_factory=dict)
     """The effective input of each call with an open attempt."""
     results: dict[str, common.ContentBlock] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)
+    """The own id of each call whose whole output is kept apart, by the id that the model sees."""
 
     def messages(self) -> tuple[HistoryMessage, ...]:
         """The pair, with an error result for each call that has none."""
@@ -86,14 +129,20 @@ class History:
     """The messages of one session so far.
 
     The mutable state is: the finished units and the messages they make, which only grow (a compaction apart);
-    and the open tail: the exchange whose results are coming in, and the text of the attempt that streams.
+    how many of them were there before the open Turn; and the open tail: the exchange whose results are coming in,
+    and the text of the attempt that streams.
     """
 
     def __init__(self) -> None:
         self.seq = 0
         """Of the last event taken. Every event of the log has to be taken: read on after it."""
-        self._units: list[_Unit] = []
+        self.turns = 0
+        """How many Turns have begun."""
+        self.summarised_in_vain = 0
+        """Up to this event it was tried to summarise, and nothing was gained."""
+        self._units: list[Unit] = []
         self._finished: list[HistoryMessage] = []
+        self._before_turn = 0
         self._exchange: _Exchange | None = None
         self._stream: _Stream | None = None
         self._shown_ids: set[str] = set()
@@ -120,6 +169,30 @@ class History:
         _extend(messages, self._exchange.messages())
         return tuple(messages)
 
+    def units(self) -> tuple[Unit, ...]:
+        """What can be compacted, in order: everything but an exchange whose results are coming in."""
+        return tuple(self._units)
+
+    def before_turn(self) -> tuple[HistoryMessage, ...]:
+        """The messages that no event of the open Turn adds to: they stay as they are until it is compacted."""
+        return tuple(self._finished[: self._before_turn])
+
+    def _turn_start(self, event: event_pb2.Event) -> None:
+        self._finish_step(event)
+        self.turns += 1
+        self._mark_turn()
+
+    def _mark_turn(self) -> None:
+        """What a user said last may be joined by what opens the Turn, so it does not count as finished."""
+        finished: list[HistoryMessage] = []
+        for unit in self._units:
+            if unit.turn >= self.turns:
+                break
+            _extend(finished, unit.messages)
+        if finished and finished[-1].role == USER:
+            finished.pop()
+        self._before_turn = len(finished)
+
     def _session_created(self, event: event_pb2.Event) -> None:
         self._plan_mode.of_session = event.session_created.plan_mode
 
@@ -134,7 +207,7 @@ class History:
         if not event.synthetic:
             if self._cancelled:
                 notes.append(blocks_of.CANCELLED_NOTE)
-            notes += self._plan_mode.notes(said)
+            notes += self._plan_mode.notes(said, event.seq)
         self._cancelled = False
         told = tuple(blocks_of.text(note) for note in notes) + blocks_of.user(said.blocks)
         self._add(event.seq, HistoryMessage(USER, told))
@@ -190,6 +263,8 @@ class History:
         if shown is not None:
             ran_with = exchange.inputs.get(result.call_id, b"")
             exchange.results[result.call_id] = blocks_of.result(shown, result, ran_with)
+            if result.spooled_bytes:
+                exchange.kept[shown] = result.call_id
 
     def _finish_step(self, event: event_pb2.Event) -> None:
         """Where a stream was cut without a message (the daemon was killed), what had arrived enters."""
@@ -210,25 +285,30 @@ class History:
         compacted = event.context_compacted
         pruned = frozenset(compacted.pruned_call_ids)
         if pruned:
-            self._units = [_Unit(u.seq, tuple(_pruned(m, pruned) for m in u.messages)) for u in self._units]
+            self._units = [unit.without(pruned) for unit in self._units]
+        first, last = compacted.from_seq, compacted.to_seq
         if compacted.replacement:
-            first, last = compacted.from_seq, compacted.to_seq
             before = [unit for unit in self._units if unit.seq < first]
+            replaced = [unit for unit in self._units if first <= unit.seq <= last]
             after = [unit for unit in self._units if unit.seq > last]
-            replacement = HistoryMessage(USER, blocks_of.user(compacted.replacement))
-            self._units = [*before, _Unit(first, (replacement,)), *after]
-            self._plan_mode.told = False
+            turn = replaced[-1].turn if replaced else before[-1].turn if before else 0
+            message = HistoryMessage(USER, blocks_of.user(compacted.replacement))
+            self._units = [*before, Unit(first, turn, (message,), summary=True), *after]
+            self._plan_mode.forget(first, last)
+        elif compacted.stopped_because and not pruned:
+            self.summarised_in_vain = last
         self._finished = []
         for unit in self._units:
             _extend(self._finished, unit.messages)
+        self._mark_turn()
 
     def _settle(self) -> None:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
-            self._add(exchange.seq, *exchange.messages())
+            self._add(exchange.seq, *exchange.messages(), kept=exchange.kept)
 
-    def _add(self, seq: int, *messages: HistoryMessage) -> None:
-        self._units.append(_Unit(seq, messages))
+    def _add(self, seq: int, *messages: HistoryMessage, kept: Mapping[str, str] | None = None) -> None:
+        self._units.append(Unit(seq, self.turns, messages, kept=kept or {}))
         _extend(self._finished, messages)
 
     def _show(self, shown_ids: dict[str, str]) -> Callable[[str], str]:
@@ -253,20 +333,28 @@ class _PlanMode:
     of_session: bool = False
     of_turn: bool = False
     told: bool = False
+    told_at: int = 0
+    """The seq of the message that told it last."""
 
-    def notes(self, said: event_pb2.UserMessage) -> list[str]:
+    def forget(self, first: int, last: int) -> None:
+        """The messages between these events are gone, and with them what they told."""
+        if first <= self.told_at <= last:
+            self.told = False
+
+    def notes(self, said: event_pb2.UserMessage, seq: int) -> list[str]:
         """What the model is told with this message of a person's: only what is new."""
         self.of_turn = said.plan_mode or (said.steering and self.of_turn)
         planning = self.of_session or self.of_turn
         if planning == self.told:
             return []
-        self.told = planning
+        self.told, self.told_at = planning, seq
         return [blocks_of.PLAN_MODE_ON if planning else blocks_of.PLAN_MODE_OFF]
 
 
 _TAKES: Final[dict[str, Callable[[History, event_pb2.Event], None]]] = {
     "session_created": History._session_created,
     "session_changed": History._session_changed,
+    "turn_start": History._turn_start,
     "user_message": History._user_message,
     "agent_request": History._agent_request,
     "agent_retry": History._agent_retry,
@@ -293,10 +381,6 @@ def _extend(messages: list[HistoryMessage], more: Iterable[HistoryMessage]) -> N
             messages[-1] = HistoryMessage(message.role, messages[-1].blocks + message.blocks)
         else:
             messages.append(message)
-
-
-def _pruned(message: HistoryMessage, call_ids: frozenset[str]) -> HistoryMessage:
-    return HistoryMessage(message.role, tuple(blocks_of.pruned(block, call_ids) for block in message.blocks))
 
 
 def _texts(blocks: Iterable[common.ContentBlock]) -> Iterable[str]:

@@ -20,7 +20,9 @@ PLAN_MODE_ON: Final = (
     "[Plan mode is on: tools that change anything are not offered. Look, and say what you would do.]"
 )
 PLAN_MODE_OFF: Final = "[Plan mode is off: tools that change things are offered again.]"
-PRUNED: Final = "[This result was left out to save room.]"
+PRUNED: Final = "The result of this call ({size} bytes) was left out to save room. "
+PRUNED_AGAIN: Final = "Call the tool again if it is still needed."
+PRUNED_KEPT: Final = 'Its whole output is kept: read_output with call_id "{call_id}" shows it.'
 CORRECTED: Final = "A person changed the input of this call before it ran; this is what ran, and its result."
 
 
@@ -68,11 +70,15 @@ def missing_result(shown_id: str, *, started: bool) -> common.ContentBlock:
     return _result_block(shown_id, _words(words), is_error=True)
 
 
-def pruned(block: common.ContentBlock, call_ids: frozenset[str]) -> common.ContentBlock:
-    """The block, without its content where it is the result of one of these calls."""
-    if not block.HasField("tool_result") or block.tool_result.call_id not in call_ids:
-        return block
-    return _result_block(block.tool_result.call_id, _words(PRUNED), is_error=block.tool_result.is_error)
+def pruned(block: common.ContentBlock, kept_as: str) -> common.ContentBlock:
+    """What stands for a result that was left out: what it was, and how to see it again.
+
+    `kept_as` is the call's own id where its whole output is kept apart; empty where it is not.
+    """
+    result = block.tool_result
+    again = PRUNED_KEPT.format(call_id=kept_as) if kept_as else PRUNED_AGAIN
+    told = f"[{PRUNED.format(size=len(result.content))}{again}]"
+    return _result_block(result.call_id, _words(told), is_error=result.is_error)
 
 
 _THOUGHTS: Final = frozenset(("thinking", "redacted_thinking"))
