@@ -83,15 +83,19 @@ class Pruning:
     saved: int
 
 
-def pruning(units: Sequence[Unit], budget: Budget) -> Pruning | None:
-    """The results that are left out, oldest first, until the aim is reached; None where there is nothing to do."""
-    over = tokens(units) - budget.aim
-    if tokens(units) <= budget.due:
+def pruning(units: Sequence[Unit], turn: int, budget: Budget) -> Pruning | None:
+    """The results that are left out, oldest first, until the aim is reached; None where there is nothing to do.
+
+    `turn` is the number of the open Turn.
+    """
+    total = tokens(units)
+    if total <= budget.due:
         return None
+    over = total - budget.aim
     call_ids: list[str] = []
     seqs: list[int] = []
     saved = 0
-    for unit in units[: _first_kept_result(units, budget)]:
+    for unit in units[: _first_kept_result(units, turn, budget)]:
         for call_id, gain in unit.prunable.items():
             if saved >= over:
                 break
@@ -125,10 +129,7 @@ def span(units: Sequence[Unit], turn: int, budget: Budget, tried_up_to: int = 0)
     if tokens(units) <= budget.due:
         return None
     older = sum(1 for unit in units if unit.turn < turn)
-    for start, ends in (
-        (0, _ends_of_turns(units, older)),
-        (*_steps_of_turn(units, older),),
-    ):
+    for start, ends in ((0, _ends_of_turns(units, older)), _steps_of_turn(units, older)):
         found = _shortest(units, start, ends, budget)
         if found is not None and found.last_seq > tried_up_to:
             return found
@@ -174,13 +175,14 @@ def _said_by_user(unit: Unit) -> bool:
     return not unit.summary and len(unit.messages) == 1 and unit.messages[0].role == USER
 
 
-def _first_kept_result(units: Sequence[Unit], budget: Budget) -> int:
-    """The index from which on results are kept: those of the last Step, and the newest up to a share of the budget."""
+def _first_kept_result(units: Sequence[Unit], turn: int, budget: Budget) -> int:
+    """From here on results are kept: the newest up to a share, and in any case those that the model just asked for."""
     kept, share = 0, int(budget.due * KEPT_RESULTS_SHARE)
     first = len(units)
     for at in _with_results(units):
         kept += units[at].messages[-1].tokens
-        if first < len(units) and kept > share:
+        just_asked_for = first == len(units) and units[at].turn == turn
+        if kept > share and not just_asked_for:
             break
         first = at
     return first

@@ -1,6 +1,7 @@
 """From an older schema to this one: a backup copy first, then step by step in one transaction (LOG-15).
 
-Version 0 was a table `events` alone, its sessions named by their ids, with nothing derived beside it.
+Version 0 was a table `events` alone, its sessions named by their ids, with nothing derived beside it. Version 1 had no
+checksums of its rows.
 """
 
 from __future__ import annotations
@@ -13,20 +14,35 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from turnd.store.checksum import CHECKSUM, define
 from turnd.store.damage import time_text
-from turnd.store.rebuild import Progress, derive
+from turnd.store.rebuild import Progress, derive, is_shaped
 from turnd.store.schema import (
     BUSY_TIMEOUT_MS,
+    DERIVED,
+    EVENTS,
+    OWN,
     VERSION,
     create_private,
     read_only_uri,
     stamp,
     sync_directory,
-    tables,
 )
 
 Step = Callable[[sqlite3.Connection, Progress], None]
 """Brings a file from one version to the next, inside of the caller's transaction."""
+
+_BATCH_EVENTS: Final = 1000
+"""That are moved from table to table at once: pages that they leave are used for the next ones."""
+_EVENTS_1: Final = """
+CREATE TABLE events (
+    position INTEGER PRIMARY KEY,
+    session INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    event BLOB NOT NULL
+);
+CREATE UNIQUE INDEX events_of_session ON events (session, seq);
+"""
 
 
 class MigrationFailed(Exception):
@@ -55,6 +71,7 @@ def migrate(
     backup = _back_up(path, version, now_us)
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            define(connection)
             connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             connection.execute("PRAGMA synchronous = FULL")
@@ -62,8 +79,7 @@ def migrate(
             try:
                 for number in range(version, VERSION):
                     steps[number](connection, progress)
-                for statement in stamp().split(";"):
-                    connection.execute(statement)
+                _execute(connection, stamp())
                 connection.execute("COMMIT")
             except BaseException:
                 connection.execute("ROLLBACK")
@@ -74,11 +90,10 @@ def migrate(
 
 
 def _from_0(connection: sqlite3.Connection, progress: Progress) -> None:
-    """Sessions get keys, in the order in which they began, and everything that is derived is derived."""
+    """Sessions get keys, in the order in which they began."""
     connection.execute("DROP INDEX IF EXISTS events_of_session")
     connection.execute("ALTER TABLE events RENAME TO events_0")
-    for statement in tables().split(";"):
-        connection.execute(statement)
+    _execute(connection, _EVENTS_1)
     connection.execute(
         "CREATE TEMP TABLE keys AS "
         "SELECT session AS id, row_number() OVER (ORDER BY min(position)) AS key FROM events_0 GROUP BY session"
@@ -90,10 +105,37 @@ def _from_0(connection: sqlite3.Connection, progress: Progress) -> None:
     )
     connection.execute("DROP TABLE events_0")
     connection.execute("DROP TABLE temp.keys")
-    derive(connection, progress)
 
 
-STEPS: Final[Mapping[int, Step]] = MappingProxyType({0: _from_0})
+def _from_1(connection: sqlite3.Connection, progress: Progress) -> None:
+    """Each row gets a checksum of what it is now; what is not there beside the events is derived."""
+    connection.execute("DROP INDEX IF EXISTS events_of_session")
+    connection.execute("ALTER TABLE events RENAME TO events_1")
+    _execute(connection, EVENTS)
+    done, total = 0, connection.execute("SELECT count(*) FROM events_1").fetchone()[0]
+    while done < total:
+        rows = f"FROM events_1 WHERE position IN (SELECT position FROM events_1 ORDER BY position LIMIT {_BATCH_EVENTS})"
+        connection.execute(
+            "INSERT INTO events SELECT position, session, seq, event, "  # noqa: S608 - our own names
+            f"{CHECKSUM}(position, session, seq, event) {rows}"
+        )
+        done += connection.execute(f"DELETE {rows}").rowcount
+        progress(done, total)
+    connection.execute("DROP TABLE events_1")
+    for table, statements in OWN.items():
+        if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchone():
+            _execute(connection, statements)
+    if not all(is_shaped(connection, table) for table in DERIVED):
+        derive(connection, progress)
+
+
+def _execute(connection: sqlite3.Connection, statements: str) -> None:
+    """One by one: `executescript` would commit what is open."""
+    for statement in statements.split(";"):
+        connection.execute(statement)
+
+
+STEPS: Final[Mapping[int, Step]] = MappingProxyType({0: _from_0, 1: _from_1})
 """By the version that they start from."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 APPLICATION_ID: Final = 0x7475726E
 """`turn`, in the file's header: by it a file of turnd's is told from any other database."""
 BUSY_TIMEOUT_MS: Final = 5000
@@ -30,11 +30,15 @@ CREATE TABLE events (
     position INTEGER PRIMARY KEY,
     session INTEGER NOT NULL,
     seq INTEGER NOT NULL,
-    event BLOB NOT NULL
+    event BLOB NOT NULL,
+    checksum INTEGER NOT NULL
 );
 CREATE UNIQUE INDEX events_of_session ON events (session, seq);
 """
-"""The truth. A row is never changed; it goes only when its whole session is removed, on demand (`gc`)."""
+"""The truth. A row is never changed; it goes only when its whole session is removed, on demand (`gc`).
+
+`checksum` is `checksum.row_checksum` of the other columns, as they were stored.
+"""
 
 DERIVED: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -19,6 +19,7 @@ import structlog
 
 from turnd.store.answers import forget_requests, write_request
 from turnd.store.batch import Batch, Change, Failed, Outcome, Stored
+from turnd.store.checksum import row_checksum
 from turnd.store.connection import Grade, WritingConnection
 from turnd.store.health import WalWatch
 from turnd.store.projections import write_event_rows, write_session_row
@@ -235,9 +236,10 @@ def _insert(connection: sqlite3.Connection, batch: Batch, position: int) -> int:
     rows = []
     for entry in batch.entries:
         position += 1
-        rows.append((position, entry.key, entry.event.seq, entry.blob))
+        row = (position, entry.key, entry.event.seq, entry.blob)
+        rows.append((*row, row_checksum(*row)))
         write_event_rows(connection, position, entry.key, entry.event)
-    connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
+    connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", rows)
     if batch.request is not None:
         write_request(connection, batch.request)
     return position
