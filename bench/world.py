@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
+from turnd.cells.instructions import DirectoryInstructions
 from turnd.hooks import journal
 from turnd.hooks.chain import Chain
 from turnd.loop.settings import LoopSettings
@@ -90,6 +91,7 @@ class Driver:
             ids=self._ids,
             log=log,
             models=Catalogue(clock, Keys({})),
+            instructions=DirectoryInstructions("/"),
             tools=Tools(),
             hooks=Chain(journal.subscribers(), trace),
             people=Approvals(log, clock, Presence()),

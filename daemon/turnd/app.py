@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 
 from turnd.archive import LogArchive, SpoolOutputs
+from turnd.cells.instructions import DirectoryInstructions
 from turnd.cells.probed import ProbedCells
 from turnd.config import ConfigError, load
 from turnd.configured import changes, endpoints, loop_settings, profiles, refuse_unsupported
@@ -109,6 +110,7 @@ class App:
             ids=UlidIds(),
             log=self._log,
             models=self._models,
+            instructions=DirectoryInstructions(str(Path.home())),
             tools=self._tools,
             hooks=Chain(journal.subscribers(), self._trace),
             people=self._approvals,

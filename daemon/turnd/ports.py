@@ -14,6 +14,7 @@ from google.protobuf.message import Message as Payload
 
 from turnd.rules.event import Draft
 from turnd.rules.history import HistoryMessage
+from turnd.rules.opening import InstructionFile
 from turnd.rules.schedule import Claim
 from turnd.rules.state import SessionState
 from turnd.rules.status import SessionView
@@ -201,6 +202,9 @@ class ModelRequest:
     tools: tuple[WireTool, ...]
     tools_withheld: bool
     parameters: Mapping[str, object] = field(default_factory=dict)
+    cache_points: tuple[int, ...] = ()
+    """Prefixes at which a prompt cache may be cut, for vendors that want to be told: the number of messages in each,
+    0 for the system prompt with the tools, in rising order (see `rules.cache_points`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +296,12 @@ class Model(Protocol):
     def price(self, at_us: int, tokens: common.TokenCounts) -> Price | None:
         """The one tier that matches time and size; None where no price is known (BOUND-08)."""
 
+    def answers(self, purpose: common.RequestPurpose.ValueType, profile: str | None) -> bool:
+        """Whether it may be asked beside the Steps, for a summary, a title or a check; a transcript may hold none.
+
+        `profile` is that of a sub-agent, None for a root session.
+        """
+
     def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
         """The completion as it arrives. Raises ModelFailure. Closing the iterator ends the request."""
 
@@ -305,6 +315,19 @@ class Models(Protocol):
 
     def open(self, name: str) -> Model:
         """The model of a name such as `replay:FILE` or `openai-compatible/NAME/MODEL`. Raises UnknownModel."""
+
+
+# --- instructions -------------------------------------------------------------------------------------------
+
+
+class Instructions(Protocol):
+    """Files in which directories tell agents how to work in them."""
+
+    async def read(self, directory: str, names: Sequence[str]) -> tuple[InstructionFile, ...]:
+        """The files of these names in the directory and in those above it, the nearest last.
+
+        Never raises for what is in the way of one: it is left out.
+        """
 
 
 # --- tools --------------------------------------------------------------------------------------------------
@@ -597,6 +620,7 @@ class World:
     ids: Ids
     log: Log
     models: Models
+    instructions: Instructions
     tools: Tools
     hooks: Hooks
     people: People

@@ -45,6 +45,7 @@ from turnd.ports import (
 from turnd.rules.attention import with_attention
 from turnd.rules.backoff import RetryPolicy
 from turnd.rules.event import Draft, event_type, make_event
+from turnd.rules.opening import InstructionFile
 from turnd.rules.policy import Policy
 from turnd.rules.state import SessionState, apply, position
 from turnd.rules.status import SessionView, advance
@@ -365,6 +366,18 @@ class SimTrace:
         yield span
 
 
+@dataclass
+class SimInstructions:
+    """Files that a test puts into the session's directory, and how often they were read."""
+
+    files: list[InstructionFile] = field(default_factory=list)
+    reads: int = 0
+
+    async def read(self, directory: str, names: Sequence[str]) -> tuple[InstructionFile, ...]:
+        self.reads += 1
+        return tuple(self.files)
+
+
 class Sim:
     """One daemon's loop in this world."""
 
@@ -380,12 +393,14 @@ class Sim:
         self.log = MemoryLog(self.clock)
         self.tools = SimTools(list(tools))
         self.people = SimPeople(self.log)
+        self.instructions = SimInstructions()
         self.trace = SimTrace()
         self.world = World(
             clock=self.clock,
             ids=SimIds(),
             log=self.log,
             models=Catalogue(self.clock, Keys({})),
+            instructions=self.instructions,
             tools=self.tools,
             hooks=Chain(subscribers, self.trace),
             people=self.people,

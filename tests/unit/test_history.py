@@ -22,7 +22,16 @@ from tests.unit.session_log import (
 
 from turnd.rules.closing import cancelled, close_step, end_turn, repair
 from turnd.rules.history import History
-from turnd.rules.history_blocks import CANCELLED_NOTE, CUT_OFF, OPENING, PLAN_MODE_OFF, PLAN_MODE_ON, PRUNED
+from turnd.rules.history_blocks import (
+    CANCELLED_NOTE,
+    CUT_OFF,
+    OPENING,
+    PLAN_MODE_OFF,
+    PLAN_MODE_ON,
+    PRUNED,
+    PRUNED_AGAIN,
+    PRUNED_KEPT,
+)
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2
 
@@ -335,11 +344,21 @@ def test_no_cut_of_a_compaction_splits_a_pair() -> None:
 
 @pytest.mark.req("MODEL-06")
 def test_pruned_results_keep_their_place() -> None:
-    log = long_log()
+    long = event_pb2.ToolResult(call_id="c1", content=json.dumps("x" * 998).encode())
+    kept = event_pb2.ToolResult(call_id="c2", content=json.dumps("y" * 998).encode(), spooled_bytes=5000)
+    log = SessionLog().turn("one").step().calls("c1", "c2", "c3").add(long, kept, result("c3", "z")).end_step()
     before = log.said()
-    log.add(event_pb2.ContextCompacted(method="pruned", pruned_call_ids=["c1", "c3"]))
+    log.add(event_pb2.ContextCompacted(method="pruned", pruned_call_ids=["c1", "c2", "c3"]))
     assert log.said() == before
-    assert contents(log) == {"c1": PRUNED, "c2": "y", "c3": PRUNED}
+    left_out = PRUNED.format(size=1000)
+    assert contents(log) == {
+        "c1": f"[{left_out}{PRUNED_AGAIN}]",
+        "c2": f"[{left_out}{PRUNED_KEPT.format(call_id='c2')}]",
+        "c3": "z",
+    }
+    once = flat(log.history)
+    log.add(event_pb2.ContextCompacted(method="pruned", pruned_call_ids=["c1", "c2", "c3"]))
+    assert flat(log.history) == once
 
 
 # --- stability ----------------------------------------------------------------------------------------------

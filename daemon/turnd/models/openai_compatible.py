@@ -29,6 +29,10 @@ class CompatibleModel:
         """The configured price, at any time and size; None where none is configured."""
         return self._connection.endpoint.pricing
 
+    def answers(self, purpose: common.RequestPurpose.ValueType, profile: str | None) -> bool:
+        """Whatever it is asked."""
+        return True
+
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
         """The completion as it arrives. One attempt: retries are the loop's. Raises ModelFailure."""
         body = chat_request(self._connection.endpoint, self._model, request)

@@ -57,6 +57,10 @@ class ReplayModel:
         """The one price of the transcript, at any time and size; free where it states none."""
         return self._transcript.price
 
+    def answers(self, purpose: common.RequestPurpose.ValueType, profile: str | None) -> bool:
+        """Only where the transcript has lines for it: most are written without a thought of titles and summaries."""
+        return Row(purpose, profile) in self._transcript.rows
+
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
         """Plays the line that answers this request.
 

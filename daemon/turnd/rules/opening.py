@@ -22,9 +22,9 @@ class InstructionFile:
 
 def system_text(system_prompt: str, files: Sequence[InstructionFile]) -> str:
     """The system prompt, and each file under its path; what comes last speaks last."""
-    parts = [system_prompt.strip()]
+    parts = [system_prompt]
     for file in files:
         said = _UNWANTED.sub("", file.text).strip()
         if said:
             parts.append(f"# Instructions from {_CONTROL.sub('?', file.path)}\n\n{said}")
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(part for part in parts if part.strip())

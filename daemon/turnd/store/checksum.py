@@ -17,6 +17,8 @@ WHOLE: Final = "whole"
 """The name in SQL of `is_whole`, after `define`."""
 CHECKSUM: Final = "row_checksum"
 """The name in SQL of `row_checksum`, after `define`."""
+NONE: Final = -1
+"""Stands for the checksum of what cannot have one; no row with it is whole."""
 MISFIT: Final = "it does not fit its checksum"
 """What is said of a row that is not whole."""
 _PLACE: Final = struct.Struct("<qqq")
@@ -34,14 +36,19 @@ def is_whole(position: object, session: object, seq: object, blob: object, store
     return isinstance(blob, bytes) and row_checksum(position, session, seq, blob) == stored
 
 
-def columns(table: str) -> str:
-    """What `is_whole` takes, as columns of a SELECT from the table of that name or alias.
+def blob(table: str) -> str:
+    """The event as a column of a SELECT from the table of that name or alias; NULL where it is no blob.
 
-    A damaged row can have a value of any type; a text that is no UTF-8 would fail the whole statement.
+    A damaged row can have a value of any type, and a text that is no UTF-8 would fail the whole statement.
     """
+    return f"CASE typeof({table}.event) WHEN 'blob' THEN {table}.event END"
+
+
+def columns(table: str) -> str:
+    """What `is_whole` takes, likewise."""
     return (
-        f"{table}.position, CAST({table}.session AS INTEGER), CAST({table}.seq AS INTEGER), "
-        f"CASE typeof({table}.event) WHEN 'blob' THEN {table}.event END, CAST({table}.checksum AS INTEGER)"
+        f"{table}.position, CAST({table}.session AS INTEGER), CAST({table}.seq AS INTEGER), {blob(table)}, "
+        f"CAST({table}.checksum AS INTEGER)"
     )
 
 

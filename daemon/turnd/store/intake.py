@@ -1,7 +1,8 @@
 """How an event gets in: checked against the accepted state, handed to the writer, settled (LOG-04, LOG-14).
 
-The mutable state is the loaded sessions and the appends that the writer has, in its order. `accept` decides and
-changes it at once; `settle` brings it together with what is on disk. Both run in the loop's thread.
+The mutable state is the loaded sessions and the appends that the writer has, in its order, with the outcomes that are
+not dealt with yet. `accept` and `admit` decide and change it at once; `settle` brings it together with what is on disk,
+in slices. All run in the loop's thread.
 """
 
 from __future__ import annotations
@@ -11,14 +12,19 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from turnd.ports import MAX_EVENT_BYTES, AnsweredRequest, Clock, EventTooLarge, LogFailed
-from turnd.rules.event import Draft, event_type
+from turnd.ports import AnsweredRequest, Clock, LogFailed
+from turnd.rules.event import Draft
 from turnd.rules.state import is_commitment
 from turnd.store.admission import Admission
 from turnd.store.batch import Batch, Change, Entry, Failed, Outcome, Request, Stored
+from turnd.store.beginning import Beginning, encoded
 from turnd.store.live import Folded, Live
 from turnd.v1 import event_pb2
+
+PUBLISHED_AT_ONCE: Final = 500
+"""Events; then other tasks get a turn before the next ones are published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,10 @@ class Intake:
         self._keys = itertools.count(next_key)
         self._live: dict[str, Live] = {}
         self._pending: deque[_Pending] = deque()
+        self._outcomes: deque[Outcome] = deque()
+        """Of the oldest appends, in the same order."""
+        self._published = 0
+        """Events of the oldest append, where its outcome is being dealt with."""
         self._closed = ""
 
     def get(self, session: str) -> Live | None:
@@ -112,10 +122,7 @@ class Intake:
             event = before.event(draft, now_us)
             after[session] = before.after(event)
             commitment = commitment or is_commitment(before.state, event)
-            blob = event.SerializeToString()
-            if len(blob) > MAX_EVENT_BYTES:
-                raise EventTooLarge(event_type(event), len(blob))
-            entries.append(Entry(keys[session], event, blob))
+            entries.append(Entry(keys[session], event, encoded(event)))
         done: asyncio.Future[list[event_pb2.Event]] = asyncio.get_running_loop().create_future()
         request = None if answered is None else answer_of(answered, entries, now_us)
         if entries or request is not None:
@@ -124,32 +131,68 @@ class Intake:
             done.set_result([])
         return done
 
+    def new_key(self) -> int:
+        """For a session that is to be admitted; a key that is not used is gone."""
+        return next(self._keys)
+
+    def admit(
+        self, beginning: Beginning, answered: AnsweredRequest | None
+    ) -> asyncio.Future[list[event_pb2.Event]]:
+        """Takes a new session that is whole already; the future is done when it is committed. Raises LogFailed.
+
+        It is a commitment: where it came from may be gone the moment that it is here.
+        """
+        if self._closed:
+            raise LogFailed(self._closed)
+        done: asyncio.Future[list[event_pb2.Event]] = asyncio.get_running_loop().create_future()
+        request = None if answered is None else answer_of(answered, (), beginning.now_us)
+        after, keys = {beginning.session: beginning.folded}, {beginning.session: beginning.key}
+        self._send(beginning.entries, after, keys, True, request, done)
+        return done
+
     def settle(self, outcomes: Sequence[Outcome]) -> None:
-        """Takes the writer's answers to the oldest appends: publishes what is stored, then tells the callers."""
-        settled = [(self._pending.popleft(), outcome) for outcome in outcomes]
+        """Takes the writer's answers to the oldest appends: publishes what is stored, then tells the callers.
+
+        Where that is more than `PUBLISHED_AT_ONCE` events the rest follows in later turns of the loop, in order.
+        """
+        going = bool(self._outcomes)
+        self._outcomes.extend(outcomes)
+        if not going:
+            self._settle_some()
+
+    @property
+    def settling(self) -> bool:
+        """Something that the writer has answered is not settled yet; it will be, in the next turns of the loop."""
+        return bool(self._outcomes)
+
+    def _settle_some(self) -> None:
+        settled: list[tuple[_Pending, Outcome]] = []
         committed: list[Committed] = []
-        for pending, outcome in settled:
-            self._admission.leave(pending.batch.size)
+        while self._outcomes and len(committed) < PUBLISHED_AT_ONCE:
+            pending, outcome = self._pending[0], self._outcomes[0]
             match outcome:
                 case Stored(first_position):
+                    entries = pending.batch.entries
+                    until = min(len(entries), self._published + PUBLISHED_AT_ONCE - len(committed))
+                    for index in range(self._published, until):
+                        entry = entries[index]
+                        committed.append(Committed(first_position + index, entry.event, entry.blob))
+                    self._published = until
+                    if until < len(entries):
+                        break
                     self._stored(pending)
-                    entries = enumerate(pending.batch.entries, first_position)
-                    committed += [Committed(position, entry.event, entry.blob) for position, entry in entries]
                 case Failed():
                     self._roll_back(pending)
+            self._published = 0
+            self._pending.popleft()
+            self._outcomes.popleft()
+            self._admission.leave(pending.batch.size)
+            settled.append((pending, outcome))
         if committed:
             self._publish(committed)
-        for pending, outcome in settled:
-            if pending.done.done():
-                continue
-            match outcome:
-                case Stored():
-                    pending.done.set_result([entry.event for entry in pending.batch.entries])
-                case Failed(error):
-                    text = f"the log could not be written: {error}; nothing of this append was stored"
-                    pending.done.set_exception(LogFailed(text))
-                    # A caller that was cancelled does not come for it.
-                    pending.done.exception()
+        _tell(settled)
+        if self._outcomes:
+            asyncio.get_running_loop().call_soon(self._settle_some)
 
     def close(self, why: str) -> None:
         """Takes no more; what the writer has is still settled."""
@@ -158,7 +201,8 @@ class Intake:
     def abandon(self) -> None:
         """The writer is gone: what it had is not stored, as far as anybody knows."""
         self.close("the log is closed; nothing of this append was stored")
-        self.settle([Failed(RuntimeError("the writer has stopped"))] * len(self._pending))
+        unanswered = len(self._pending) - len(self._outcomes)
+        self.settle([Failed(RuntimeError("the writer has stopped"))] * unanswered)
 
     def _before(self, draft: Draft) -> tuple[Folded, int]:
         live = self._live.get(draft.session)
@@ -167,7 +211,7 @@ class Intake:
         # What a session goes on from comes before its session/created.
         if not isinstance(draft.payload, event_pb2.SessionCreated | event_pb2.Event):
             raise SessionNotLoaded(f"session {draft.session} must be loaded before it is appended to")
-        return Folded(), next(self._keys)
+        return Folded(), self.new_key()
 
     def _send(
         self,
@@ -178,7 +222,6 @@ class Intake:
         request: Request | None,
         done: asyncio.Future[list[event_pb2.Event]],
     ) -> None:
-        last_time = {entry.key: entry.event.time.ToMicroseconds() for entry in entries}
         changes = []
         parts = []
         for session, folded in after.items():
@@ -217,6 +260,20 @@ class Intake:
                 del self._live[part.folded.view.id]
             else:
                 live.accepted = live.durable
+
+
+def _tell(settled: Sequence[tuple[_Pending, Outcome]]) -> None:
+    for pending, outcome in settled:
+        if pending.done.done():
+            continue
+        match outcome:
+            case Stored():
+                pending.done.set_result([entry.event for entry in pending.batch.entries])
+            case Failed(error):
+                text = f"the log could not be written: {error}; nothing of this append was stored"
+                pending.done.set_exception(LogFailed(text))
+                # A caller that was cancelled does not come for it.
+                pending.done.exception()
 
 
 def answer_of(answered: AnsweredRequest, entries: Sequence[Entry], now_us: int) -> Request:

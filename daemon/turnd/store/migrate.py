@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from turnd.store.checksum import CHECKSUM, define
+from turnd.store.checksum import CHECKSUM, NONE, define
 from turnd.store.damage import time_text
 from turnd.store.rebuild import Progress, derive, is_shaped
 from turnd.store.schema import (
@@ -34,6 +34,13 @@ Step = Callable[[sqlite3.Connection, Progress], None]
 
 _BATCH_EVENTS: Final = 1000
 """That are moved from table to table at once: pages that they leave are used for the next ones."""
+_FIRST: Final = f"position IN (SELECT position FROM events_1 ORDER BY position LIMIT {_BATCH_EVENTS})"  # noqa: S608
+_WITH_CHECKSUMS: Final = (
+    "INSERT INTO events SELECT position, session, seq, event, CASE typeof(event) WHEN 'blob' "  # noqa: S608
+    f"THEN {CHECKSUM}(position, CAST(session AS INTEGER), CAST(seq AS INTEGER), event) ELSE {NONE} END "
+    f"FROM events_1 WHERE {_FIRST}"
+)
+_MOVED: Final = f"DELETE FROM events_1 WHERE {_FIRST}"  # noqa: S608 - our own names
 _EVENTS_1: Final = """
 CREATE TABLE events (
     position INTEGER PRIMARY KEY,
@@ -112,14 +119,11 @@ def _from_1(connection: sqlite3.Connection, progress: Progress) -> None:
     connection.execute("DROP INDEX IF EXISTS events_of_session")
     connection.execute("ALTER TABLE events RENAME TO events_1")
     _execute(connection, EVENTS)
-    done, total = 0, connection.execute("SELECT count(*) FROM events_1").fetchone()[0]
-    while done < total:
-        rows = f"FROM events_1 WHERE position IN (SELECT position FROM events_1 ORDER BY position LIMIT {_BATCH_EVENTS})"
-        connection.execute(
-            "INSERT INTO events SELECT position, session, seq, event, "  # noqa: S608 - our own names
-            f"{CHECKSUM}(position, session, seq, event) {rows}"
-        )
-        done += connection.execute(f"DELETE {rows}").rowcount
+    (total,) = connection.execute("SELECT count(*) FROM events_1").fetchone()
+    done = 0
+    while moved := connection.execute(_WITH_CHECKSUMS).rowcount:
+        connection.execute(_MOVED)
+        done += moved
         progress(done, total)
     connection.execute("DROP TABLE events_1")
     for table, statements in OWN.items():

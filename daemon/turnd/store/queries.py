@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from turnd.store.checksum import WHOLE, blob, columns
+
 
 @dataclass(frozen=True, slots=True)
 class PageQueries:
@@ -12,16 +14,29 @@ class PageQueries:
 
     sizes: str
     rows: str
+    """Position, seq, blob, and whether the row is whole."""
 
+
+_ROW: Final = f"{blob('stored')}, {WHOLE}({columns('stored')})"
 
 SESSION_PAGE: Final = PageQueries(
     sizes="SELECT seq, length(event) FROM events WHERE session = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
-    rows="SELECT position, seq, event FROM events WHERE session = ? AND seq > ? AND seq <= ? ORDER BY seq",
+    # What the index says of a row counts for as much as what the row says.
+    rows=f"SELECT stored.position, found.seq, {_ROW} "  # noqa: S608 - our own names
+    "AND stored.session = found.session AND stored.seq = found.seq FROM events AS found "
+    "CROSS JOIN events AS stored ON stored.position = found.position "
+    "WHERE found.session = ? AND found.seq > ? AND found.seq <= ? ORDER BY found.seq",
 )
 PAGE_OF_ALL: Final = PageQueries(
     sizes="SELECT position, length(event) FROM events WHERE position > ? AND position <= ? ORDER BY position LIMIT ?",
-    rows="SELECT position, seq, event FROM events WHERE position > ? AND position <= ? ORDER BY position",
+    rows=f"SELECT position, CAST(seq AS INTEGER), {_ROW} FROM events AS stored "  # noqa: S608 - our own names
+    "WHERE position > ? AND position <= ? ORDER BY position",
 )
+OWNER: Final = """
+    SELECT id, found.seq FROM events AS found INDEXED BY events_of_session
+    LEFT JOIN sessions ON key = found.session WHERE +found.position = ?
+"""
+"""Whose event is at a position, as the index has it; reads all of the index."""
 ONE_SESSION: Final = "SELECT key, id, last_seq, updated_us, session FROM sessions WHERE id = ?"
 UNSETTLED: Final = (
     "SELECT key, id, last_seq, updated_us, session FROM sessions WHERE unsettled ORDER BY depth DESC, key"

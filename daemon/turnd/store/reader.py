@@ -12,6 +12,7 @@ import aiosqlite
 
 from turnd.ports import StoredAnswer, Subtree
 from turnd.store import ledger, queries
+from turnd.store.checksum import MISFIT, WHOLE, is_whole
 from turnd.store.schema import read_only_uri
 from turnd.v1 import daemon_pb2
 
@@ -20,6 +21,15 @@ NO_KEY: Final = 2**63 - 1
 PAGE_EVENTS: Final = 1000
 PAGE_BYTES: Final = 4 * 2**20
 """A page ends with the event that passes this size."""
+
+
+class GarbledRow(Exception):
+    """The next row is not as it was stored (LOG-16)."""
+
+    def __init__(self, position: int, seq: int) -> None:
+        super().__init__(MISFIT)
+        self.position = position
+        self.seq = seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +62,29 @@ class Reader:
     @classmethod
     async def open(cls, path: Path) -> Self:
         """Opens the file, which a writer must have made."""
-        return cls(await aiosqlite.connect(read_only_uri(path), uri=True, isolation_level=None))
+        connection = await aiosqlite.connect(read_only_uri(path), uri=True, isolation_level=None)
+        await connection.create_function(WHOLE, 5, is_whole, deterministic=True)
+        return cls(connection)
 
     async def close(self) -> None:
         """Ends the connection and its thread."""
         await self._connection.close()
 
     async def page(self, key: int, after_seq: int, through_seq: int) -> list[Row]:
-        """The next events of a session after one seq, up to another; empty where there are none."""
+        """The next events of a session after one seq, up to another; empty where there are none.
+
+        The page ends before a row that is not whole; raises GarbledRow where that is the first.
+        """
         return await self._page(queries.SESSION_PAGE, (key,), after_seq, through_seq)
 
     async def page_of_all(self, after_position: int, through_position: int) -> list[Row]:
-        """The next events of all sessions after one position, up to another; empty where there are none."""
+        """The same of all sessions after one position, up to another; a GarbledRow's own seq may be wrong."""
         return await self._page(queries.PAGE_OF_ALL, (), after_position, through_position)
+
+    async def owner(self, position: int) -> tuple[str, int]:
+        """The session and the seq that the index has for a position; empty and 0 where it has none."""
+        rows = await self._connection.execute_fetchall(queries.OWNER, (position,))
+        return next(((str(row[0] or ""), int(row[1])) for row in rows), ("", 0))
 
     async def session(self, session: str) -> SessionRow | None:
         """The row of one session."""
@@ -144,7 +164,14 @@ class Reader:
         if last == after:
             return []
         rows = await self._connection.execute_fetchall(page.rows, (*which, after, last))
-        return [Row(*row) for row in rows]
+        page_rows = []
+        for position, seq, blob, whole in rows:
+            if not whole:
+                if not page_rows:
+                    raise GarbledRow(position, seq)
+                break
+            page_rows.append(Row(position, seq, blob))
+        return page_rows
 
     async def _sessions(
         self, query: str, values: Sequence[object] | Mapping[str, object]
