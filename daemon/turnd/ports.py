@@ -64,6 +64,11 @@ MAX_EVENT_BYTES: Final = 8 * 2**20
 """Of an event as it is stored. Half of what one message of the transport takes, so that it can always be sent."""
 
 
+MAX_HISTORY_EVENTS: Final = 100_000
+MAX_HISTORY_BYTES: Final = 64 * 2**20
+"""Of the events as they are stored. A session that goes on from another log is in memory until it is committed."""
+
+
 class EventTooLarge(Exception):
     """An event that is larger than `MAX_EVENT_BYTES`; nothing of its append was accepted (RPC-01)."""
 

@@ -10,6 +10,7 @@ from tests.marks import NEEDS_CELLS
 
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2
+from turnd_client.errors import Refused
 
 pytestmark = [NEEDS_CELLS, pytest.mark.timeout(120)]
 
@@ -42,6 +43,10 @@ async def test_a_childs_request_is_answered_at_the_root() -> None:
         (child,) = attention.path
         listed = [s async for s in daemon.client.list_sessions(parent=root)]
         assert [(s.id, s.parent, s.depth) for s in listed] == [(child, root, 1)]
+        with pytest.raises(Refused, match="a sub-agent has one turn"):
+            await daemon.client.send_message(child, "and then")
+        with pytest.raises(Refused, match="which nobody changes"):
+            await daemon.client.update_session(child, profile="default")
         done = await daemon.turn("approve", root)
         assert done.code == 0, done.stderr
         events = await daemon.events(root, lambda e: e.HasField("turn_end"))

@@ -92,6 +92,8 @@ def test_each_cell_of_a_sub_agent(status: common.SessionStatus.ValueType, comman
     if status in ENDED:
         assert isinstance(found, Refusal)
         assert "has ended and takes no command" in found.text
+    elif command is Command.UPDATE:
+        assert isinstance(found, Refusal)
     else:
         assert found == decide(status, command, False)
 

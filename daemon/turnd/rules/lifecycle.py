@@ -48,6 +48,8 @@ def decide(status: Status, command: Command, is_child: bool) -> Transition | Ref
     """
     if is_child and is_ended(status):
         return Refusal("the sub-agent's session has ended and takes no command")
+    if is_child and command is Command.UPDATE:
+        return Refusal("a sub-agent works under what its parent gave it, which nobody changes (SUB-02)")
     found = _TABLE.get((status, command))
     return Refusal(_refusal(status, command)) if found is None else found
 

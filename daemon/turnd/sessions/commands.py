@@ -186,6 +186,8 @@ class Commands:
         _check_blocks(request.blocks)
         _check_queue(view)
         transition = _transition(view, Command.SEND_MESSAGE)
+        if view.is_child and request.delivery != common.DELIVERY_NEXT_STEP:
+            raise not_now("a sub-agent has one turn: steer it (delivery next_step, `turn send ID TEXT --now`)")
         queued = event_pb2.InboxQueued(
             message_id=self._ids.message(),
             blocks=request.blocks,

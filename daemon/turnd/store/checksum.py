@@ -19,8 +19,8 @@ CHECKSUM: Final = "row_checksum"
 """The name in SQL of `row_checksum`, after `define`."""
 NONE: Final = -1
 """Stands for the checksum of what cannot have one; no row with it is whole."""
-MISFIT: Final = "it does not fit its checksum"
-"""What is said of a row that is not whole."""
+MISFIT: Final = "does not fit its checksum"
+"""What is said of a row that is not whole: it ..."""
 _PLACE: Final = struct.Struct("<qqq")
 
 

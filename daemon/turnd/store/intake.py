@@ -126,7 +126,8 @@ class Intake:
         done: asyncio.Future[list[event_pb2.Event]] = asyncio.get_running_loop().create_future()
         request = None if answered is None else answer_of(answered, entries, now_us)
         if entries or request is not None:
-            self._send(entries, after, keys, commitment, request, done)
+            size = sum(len(entry.blob) for entry in entries)
+            self._send(entries, after, keys, commitment, size, request, done)
         else:
             done.set_result([])
         return done
@@ -147,7 +148,7 @@ class Intake:
         done: asyncio.Future[list[event_pb2.Event]] = asyncio.get_running_loop().create_future()
         request = None if answered is None else answer_of(answered, (), beginning.now_us)
         after, keys = {beginning.session: beginning.folded}, {beginning.session: beginning.key}
-        self._send(beginning.entries, after, keys, True, request, done)
+        self._send(beginning.entries, after, keys, True, beginning.size, request, done)
         return done
 
     def settle(self, outcomes: Sequence[Outcome]) -> None:
@@ -219,9 +220,11 @@ class Intake:
         after: Mapping[str, Folded],
         keys: Mapping[str, int],
         commitment: bool,
+        size: int,
         request: Request | None,
         done: asyncio.Future[list[event_pb2.Event]],
     ) -> None:
+        last = {entry.key: entry.event for entry in entries}
         changes = []
         parts = []
         for session, folded in after.items():
@@ -230,12 +233,13 @@ class Intake:
             if live is None:
                 live = self._live[session] = Live(key, Folded(), None)
             expected_seq = live.accepted.state.seq
-            changes.append(Change(key, expected_seq, folded.view, folded.unsettled, last_time[key]))
+            updated_us = last[key].time.ToMicroseconds()
+            changes.append(Change(key, expected_seq, folded.view, folded.unsettled, updated_us))
             live.accepted = folded
             live.in_flight += 1
             parts.append(_Part(live, live.generation, folded))
-        size = sum(len(entry.blob) for entry in entries) + (0 if request is None else len(request.answer))
-        batch = Batch(entries, changes, request, commitment, size)
+        whole = size + (0 if request is None else len(request.answer))
+        batch = Batch(entries, changes, request, commitment, whole)
         self._pending.append(_Pending(batch, done, parts))
         self._admission.enter(batch.size)
         self._submit(batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from turnd.rules.status import SessionView
 from turnd.store.admission import Admission
 from turnd.store.answers import amend_request
 from turnd.store.batch import Outcome
+from turnd.store.beginning import begin
 from turnd.store.catalogue import Catalogue
 from turnd.store.filesystem import require_local
 from turnd.store.gc import EndedTree, removal
@@ -25,8 +27,9 @@ from turnd.store.health import LARGE_WAL_BYTES, Health
 from turnd.store.hold import Hold
 from turnd.store.intake import Committed, Intake, SessionNotLoaded, answer_of
 from turnd.store.live import Live
+from turnd.store.pace import Pace
 from turnd.store.reader import Reader, Row
-from turnd.store.reading import Reading
+from turnd.store.reading import Reading, UnreadableLog
 from turnd.store.recover import Repaired, repair
 from turnd.store.residents import Residents
 from turnd.store.writer import Writer
@@ -123,6 +126,8 @@ class EventLog:
         await parts.reader.close()
         await asyncio.wrap_future(parts.writer.stop())
         parts.writer.join()
+        while parts.intake.settling:
+            await asyncio.sleep(0)
 
     async def load(self, session: str) -> None:
         """Folds the stored log of a session, unless it is in memory. Raises UnknownSession, BrokenLog.
@@ -184,6 +189,32 @@ class EventLog:
         done = await asyncio.shield(self._admission.in_turn(accept))
         return await asyncio.shield(done)
 
+    async def begin(
+        self,
+        session: str,
+        history: deque[event_pb2.Event],
+        created: event_pb2.SessionCreated,
+        answered: Callable[[SessionView], AnsweredRequest | None],
+    ) -> SessionView:
+        """Makes a new session that goes on from a history, which is used up; what it is in the end.
+
+        It is committed and published as by one append, and made ready for that beside the loop: other sessions go on
+        meanwhile. `answered` gives the client's command that is carried out. Raises EventTooLarge, LogFailed; then
+        there is no such session. A caller that is cancelled before the session is ready stops it.
+        """
+        intake = self._open.intake
+        pace = Pace()
+        work = partial(begin, session, intake.new_key(), history, created, self._clock, pace)
+        try:
+            beginning = await asyncio.to_thread(work)
+        except asyncio.CancelledError:
+            pace.stop()
+            raise
+        request = answered(beginning.folded.view)
+        done = await asyncio.shield(self._admission.in_turn(lambda: intake.admit(beginning, request)))
+        await asyncio.shield(done)
+        return beginning.folded.view
+
     async def read(self, session: str, after_seq: int = 0) -> AsyncIterator[Sequence[event_pb2.Event]]:
         """Pages of committed events after the cursor, up to what is committed when the first is asked for.
 
@@ -191,6 +222,14 @@ class EventLog:
         """
         async for events in self._open.reading.pages(session, after_seq):
             yield events
+
+    async def readable(self, session: str) -> AsyncIterator[Sequence[event_pb2.Event] | UnreadableLog]:
+        """Pages of committed events, and in the place of damaged ones the error that names them.
+
+        Raises UnknownSession.
+        """
+        async for part in self._open.reading.readable(session):
+            yield part
 
     async def answer_to(self, request_id: str) -> StoredAnswer | None:
         """What a client's command was answered, as far back as answers are kept (RPC-04)."""
@@ -231,8 +270,8 @@ class EventLog:
         return await self._open.reading.blobs(session, after_seq, through_seq)
 
     async def blobs_of_all(self, after_position: int, through_position: int) -> Sequence[Row]:
-        """One page of all sessions' committed events, encoded."""
-        return await self._open.reader.page_of_all(after_position, through_position)
+        """One page of all sessions' committed events, encoded. Raises UnreadableLog."""
+        return await self._open.reading.blobs_of_all(after_position, through_position)
 
     @property
     def _open(self) -> _Parts:

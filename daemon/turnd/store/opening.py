@@ -16,12 +16,14 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import structlog
 from google.protobuf.message import DecodeError
 
-from turnd.store.damage import finish_interrupted, recover, suspicion
-from turnd.store.migrate import migrate
+from turnd.store.checksum import MISFIT, columns, is_whole, of_session
+from turnd.store.damage import finish_interrupted, recover, suspect, suspicion
+from turnd.store.migrate import MigrationFailed, migrate
 from turnd.store.rebuild import Progress, Rebuilt, is_shaped, rebuild
 from turnd.store.schema import (
     APPLICATION_ID,
@@ -46,6 +48,8 @@ _STALE = """
             WHERE last_seq IS NOT (SELECT max(seq) FROM events WHERE session = key))
         OR (SELECT coalesce(max(session), 0) FROM events) > (SELECT coalesce(max(key), 0) FROM sessions)
 """
+
+_LAST: Final = f"SELECT {columns('stored')} FROM events AS stored ORDER BY position DESC LIMIT 1"  # noqa: S608 - our own names
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,10 @@ def rebuild_file(path: Path, now_us: Callable[[], int], progress: Progress) -> t
     """
     found = open_file(path, now_us)
     with closing(open_for_writing(path)) as connection:
-        return found.notes, rebuild(connection, progress)
+        rebuilt = rebuild(connection, progress)
+    if rebuilt.damaged:
+        suspect(path, rebuilt.damaged[0])
+    return found.notes, rebuilt
 
 
 def _unchecked(path: Path) -> Path:
@@ -122,6 +129,10 @@ def _why_not_sound(path: Path, now_us: Callable[[], int], notes: list[str]) -> s
             _require_readable(connection)
     except Damaged as damaged:
         return str(damaged)
+    except MigrationFailed as failed:
+        if type(failed.__cause__) is not sqlite3.DatabaseError:
+            raise
+        return str(failed.__cause__)
     except sqlite3.DatabaseError as error:
         # Subclasses say what the machine cannot do just now; the class itself, that the file is not as it should be.
         if type(error) is not sqlite3.DatabaseError:
@@ -144,6 +155,8 @@ def _derive_what_is_missing(connection: sqlite3.Connection, notes: list[str]) ->
     if not wrong and connection.execute(_STALE).fetchone() == (0,):
         return
     rebuilt = rebuild(connection, _told("log_rebuild"))
+    if rebuilt.damaged:
+        raise Damaged(rebuilt.damaged[0])
     differed = "; ".join(str(difference) for difference in rebuilt.differences)
     note = f"tables of the log were not what its events say, and have been derived anew: {differed}"
     notes.append(note)
@@ -152,19 +165,22 @@ def _derive_what_is_missing(connection: sqlite3.Connection, notes: list[str]) ->
 
 def _require_readable(connection: sqlite3.Connection) -> None:
     """The end of the log, and the sessions that a repair appends to, must be whole. Raises Damaged."""
-    connection.execute("SELECT event FROM events ORDER BY position DESC LIMIT 1").fetchone()
+    last = connection.execute(_LAST).fetchone()
+    if last is not None and not is_whole(*last):
+        raise Damaged(f"the last event, at position {last[0]}, {MISFIT}")
     # Every lookup goes through this table, and it is small.
     faults = [line for (line,) in connection.execute("PRAGMA integrity_check(sessions)") if line != "ok"]
     if faults:
         raise Damaged(f"the table of sessions: {faults[0]}")
     for (key,) in connection.execute("SELECT key FROM sessions WHERE unsettled").fetchall():
-        rows = connection.execute("SELECT seq, event FROM events WHERE session = ? ORDER BY seq", (key,))
-        for expected, (seq, blob) in enumerate(rows, 1):
+        for expected, (seq, *row) in enumerate(connection.execute(of_session(), (key,)), 1):
             if seq != expected:
                 raise Damaged(f"event {expected} of the session with key {key} is missing")
+            if not is_whole(*row) or row[1:3] != [key, seq]:
+                raise Damaged(f"event {seq} of the session with key {key} {MISFIT}")
             try:
-                event = event_pb2.Event.FromString(blob)
-            except (DecodeError, TypeError) as error:
+                event = event_pb2.Event.FromString(row[3])
+            except DecodeError as error:
                 raise Damaged(f"event {seq} of the session with key {key} cannot be read: {error}") from None
             if event.seq != seq:
                 raise Damaged(f"event {seq} of the session with key {key} says that it is {event.seq}")

@@ -27,7 +27,7 @@ class GarbledRow(Exception):
     """The next row is not as it was stored (LOG-16)."""
 
     def __init__(self, position: int, seq: int) -> None:
-        super().__init__(MISFIT)
+        super().__init__(f"it {MISFIT}")
         self.position = position
         self.seq = seq
 

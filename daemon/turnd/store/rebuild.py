@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from turnd.rules.state import Violation
 from turnd.rules.status import advance
 from turnd.store.batch import Change
+from turnd.store.checksum import MISFIT, is_whole, of_session
 from turnd.store.live import Folded
 from turnd.store.projections import write_event_rows, write_session_row
 from turnd.store.schema import DERIVED
@@ -50,6 +51,8 @@ class Rebuilt:
     sessions: int
     differences: Sequence[Difference]
     broken: Sequence[str]
+    damaged: Sequence[str]
+    """Those of `broken` with an event that is not as it was stored, or cannot be read: the file is to be recovered."""
 
 
 def rebuild(connection: sqlite3.Connection, progress: Progress) -> Rebuilt:
@@ -69,13 +72,11 @@ def derive(connection: sqlite3.Connection, progress: Progress) -> Rebuilt:
     shaped = {table: _set_aside(connection, table) for table in DERIVED}
     (total,) = connection.execute("SELECT count(*) FROM events").fetchone()
     done = sessions = 0
-    broken = []
+    broken, damaged = [], []
     for key in _keys(connection):
         fold = _Fold(connection, key)
-        for row in connection.execute(
-            "SELECT position, seq, event FROM events WHERE session = ? ORDER BY seq", (key,)
-        ):
-            fold.take(*row)
+        for seq, *row in connection.execute(of_session(), (key,)):
+            fold.take(seq, *row)
             done += 1
             if done % PROGRESS_EVENTS == 0:
                 progress(done, total)
@@ -83,12 +84,14 @@ def derive(connection: sqlite3.Connection, progress: Progress) -> Rebuilt:
         sessions += 1
         if fold.broken:
             broken.append(fold.broken)
+        if fold.damaged:
+            damaged.append(fold.broken)
     differences = [
         difference
         for table in DERIVED
         if (difference := _compare(connection, table, shaped[table])) is not None
     ]
-    return Rebuilt(done, sessions, differences, broken)
+    return Rebuilt(done, sessions, differences, broken, damaged)
 
 
 def is_shaped(connection: sqlite3.Connection, table: str) -> bool:
@@ -102,7 +105,8 @@ def is_shaped(connection: sqlite3.Connection, table: str) -> bool:
 class _Fold:
     """Folds one session's events and writes what they mean.
 
-    Where one breaks a rule, or cannot be read, the session is settled as of there: no repair could append to it.
+    Where one breaks a rule, or cannot be read, the session is settled as of there: no repair could append to it. What
+    is not as it was stored, or cannot be read, is left out.
     """
 
     def __init__(self, connection: sqlite3.Connection, key: int) -> None:
@@ -112,12 +116,17 @@ class _Fold:
         self._view = self._folded.view
         self._updated_us = 0
         self.broken = ""
+        self.damaged = False
 
-    def take(self, position: int, seq: int, blob: bytes) -> None:
+    def take(self, seq: int, position: int, key: int, own_seq: int, blob: bytes, checksum: int) -> None:
+        """The seq as the index has it, then the row."""
+        if not is_whole(position, key, own_seq, blob, checksum) or (key, own_seq) != (self._key, seq):
+            self._damage(seq, f"the event {MISFIT}")
+            return
         try:
             event = event_pb2.Event.FromString(blob)
         except DecodeError as error:
-            self._break(seq, str(error))
+            self._damage(seq, str(error))
             return
         if not self.broken:
             try:
@@ -135,6 +144,10 @@ class _Fold:
             write_session_row(
                 self._connection, Change(self._key, seq, self._view, unsettled, self._updated_us)
             )
+
+    def _damage(self, seq: int, why: str) -> None:
+        self.damaged = True
+        self._break(seq, why)
 
     def _break(self, seq: int, why: str) -> None:
         self.broken = self.broken or f"{self._view.id or self._key} from event {seq} on: {why}"

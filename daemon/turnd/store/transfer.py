@@ -3,37 +3,30 @@
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from turnd.ports import MAX_EVENT_BYTES, Log
+from turnd.ports import Log, UnreadableSession
 from turnd.rules.state import SessionState, Violation, apply
+from turnd.store.lines import Lines, NotAnEvent
+from turnd.store.log import EventLog
+from turnd.store.reading import UnreadableLog
 from turnd.v1 import event_pb2
-from turnd.v1.jsonform import JsonFormError, event_from_json, event_to_json
+from turnd.v1.jsonform import event_to_json
 
 PART_BYTES: Final = 2**20
 """No exported part has as many bytes, and none that is to be checked has more."""
-YIELD_BYTES: Final = 32 * 2**10
-"""After so much has been checked others get a turn: the interpreter has one lock for all threads."""
-YIELD_LINES: Final = 50
-YIELD_S: Final = 0.0005
 MAX_SHOWN: Final = 500
 """Characters of a fault's message and session."""
-MAX_LINE_BYTES: Final = 64 * 2**20
 MAX_FAULTS: Final = 1000
 """Faults that are kept. The check of a file ends with the last of them."""
 MAX_SESSION_ID: Final = 100
 """Characters."""
 MAX_SESSIONS: Final = 10_000
 """Sessions that one file may hold; events of further ones are faults."""
-_LARGEST_IMPORTED: Final = MAX_EVENT_BYTES - 1024
-"""An event grows by the marks of an import."""
-MAX_IMPORTED_EVENTS: Final = 100_000
-MAX_IMPORTED_BYTES: Final = 64 * 2**20
-"""Of the events as they are stored. An import is one transaction, which is in memory until it is committed."""
+_MAX_GAPS: Final = 20
+"""Places of an export where events are missing that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +55,58 @@ class Report:
         return self.faults_in_all == 0
 
 
-async def export_lines(log: Log, session: str) -> AsyncIterator[bytes]:
-    """All committed events of a session, oldest first, in parts of less than a MiB. Raises UnknownSession."""
+class IncompleteExport(UnreadableSession):
+    """Everything of the session that can be read has been exported, and that is not all."""
+
+    def __init__(self, session: str, gaps: Gaps) -> None:
+        super().__init__(
+            f"the export of {session} is not complete: {gaps}; every other event is in it. Keep it, and restart "
+            "turnd: it keeps the damaged file, and goes on with the events before the first of these"
+        )
+
+
+class Gaps:
+    """Which events of a session cannot be read; the first ones by their numbers and the reason."""
+
+    def __init__(self) -> None:
+        self._named: list[str] = []
+        self._events = 0
+
+    def __bool__(self) -> bool:
+        return self._events > 0
+
+    def __str__(self) -> str:
+        return f"{self._events} events cannot be read ({'; '.join(self._named)})"
+
+    def add(self, damage: UnreadableLog) -> None:
+        """Takes the next one."""
+        self._events += damage.last - damage.seq + 1
+        if len(self._named) < _MAX_GAPS:
+            through = f" to {damage.last}" if damage.last > damage.seq else ""
+            self._named.append(f"seq {damage.seq}{through}: {damage.text}")
+        elif len(self._named) == _MAX_GAPS:
+            self._named.append("and more")
+
+
+async def export_lines(log: EventLog, session: str) -> AsyncIterator[bytes]:
+    """All committed events of a session, oldest first, in parts of less than a MiB.
+
+    What cannot be read is left out, and said at the end. Raises UnknownSession; IncompleteExport after the last part.
+    """
+    gaps = Gaps()
 
     async def lines() -> AsyncIterator[bytes]:
-        async for page in log.read(session):
+        async for page in log.readable(session):
+            if isinstance(page, UnreadableLog):
+                gaps.add(page)
+                continue
             for event in page:
                 yield event_to_json(event).encode() + b"\n"
 
     async for part in pieces(lines(), PART_BYTES - 1):
         yield part
+    if gaps:
+        raise IncompleteExport(session, gaps)
 
 
 async def pieces(parts: AsyncIterator[bytes], size: int = PART_BYTES) -> AsyncGenerator[bytes, None]:
@@ -103,68 +138,6 @@ async def verify_stored(log: Log, session: str) -> Report:
         for event in page:
             verifier.check(event)
     return verifier.finish()
-
-
-class Lines:
-    """Cuts a file that comes in pieces into its lines, and reads each as an event.
-
-    `take` gets each line's number, from 1, with its event or with why it is none, and says whether it wants more.
-    Between the lines other threads get a turn.
-    """
-
-    def __init__(self, take: Callable[[int, event_pb2.Event | NotAnEvent], bool]) -> None:
-        self._take = take
-        self._wanted = True
-        self._lines_since = self._bytes_since = 0
-        self._number = 0
-        self._rest: list[bytes] = []
-        self._rest_bytes = 0
-
-    def feed(self, chunk: bytes) -> None:
-        """Takes the next bytes of the file."""
-        at = 0
-        while self._wanted:
-            if not self._rest_bytes and (blank := _BLANK_LINES.match(chunk, at)):
-                self._number += chunk.count(b"\n", at, blank.end())
-                at = blank.end()
-            end = chunk.find(b"\n", at)
-            if end < 0:
-                break
-            self._line(b"".join((*self._rest, chunk[at:end])))
-            self._rest, self._rest_bytes = [], 0
-            at = end + 1
-        rest = chunk[at:]
-        if rest and self._rest_bytes <= MAX_LINE_BYTES:
-            self._rest.append(rest)
-        self._rest_bytes += len(rest)
-
-    def finish(self) -> None:
-        """The file ends here."""
-        if self._rest_bytes and self._wanted:
-            self._line(b"".join(self._rest), cut=True)
-
-    def _line(self, line: bytes, *, cut: bool = False) -> None:
-        self._number += 1
-        if line.strip():
-            self._wanted = self._take(self._number, _event_of(line, cut=cut))
-            self._let_others(len(line))
-
-    def _let_others(self, size: int) -> None:
-        self._lines_since += 1
-        self._bytes_since += size
-        if self._lines_since >= YIELD_LINES or self._bytes_since >= YIELD_BYTES:
-            self._lines_since = self._bytes_since = 0
-            time.sleep(YIELD_S)
-
-
-_BLANK_LINES: Final = re.compile(rb"(?:[ \t\r\f\v]*+\n)++")
-
-
-@dataclass(frozen=True, slots=True)
-class NotAnEvent:
-    """What is wrong with a line that is not the JSON form of an event."""
-
-    problem: str
 
 
 class Verifier:
@@ -235,67 +208,3 @@ class Verifier:
 class _Count:
     events: int = 0
     faults: int = 0
-
-
-class NotImportable(Exception):
-    """The file is not the log of one session; nothing of it was imported."""
-
-
-class Arrival:
-    """Collects the events of a file that is to be imported, and what is wrong with them.
-
-    A rule that is broken is a fault, and its event history all the same. A line that is no event, a second
-    session, and more than a session can be imported with are refused (NotImportable).
-    """
-
-    def __init__(self) -> None:
-        self._lines = Lines(self._line)
-        self._verifier = Verifier()
-        self._events: list[event_pb2.Event] = []
-        self._bytes = 0
-
-    def feed(self, chunk: bytes) -> None:
-        """Takes the next bytes of the file. Raises NotImportable."""
-        self._lines.feed(chunk)
-
-    def finish(self) -> tuple[Sequence[event_pb2.Event], Report]:
-        """All events in the order of the file, and what a check of them found. Raises NotImportable."""
-        self._lines.finish()
-        if not self._events:
-            raise NotImportable("the file has no events in it")
-        return self._events, self._verifier.finish()
-
-    def _line(self, line: int, found: event_pb2.Event | NotAnEvent) -> bool:
-        if isinstance(found, NotAnEvent):
-            raise NotImportable(f"line {line} is no event of a log: {found.problem}")
-        if self._events and found.session != self._events[0].session:
-            raise NotImportable(
-                f"line {line} is of another session, {found.session!r}, than those before, "
-                f"{self._events[0].session!r}: put the lines of each session into a file of its own"
-            )
-        size = found.ByteSize()
-        if size > _LARGEST_IMPORTED:
-            raise NotImportable(
-                f"line {line} is an event of {size} bytes as it is stored, where {_LARGEST_IMPORTED} are allowed"
-            )
-        self._bytes += size
-        if len(self._events) == MAX_IMPORTED_EVENTS or self._bytes > MAX_IMPORTED_BYTES:
-            raise NotImportable(
-                f"line {line} is beyond what one import takes: {MAX_IMPORTED_EVENTS} events, "
-                f"{MAX_IMPORTED_BYTES} bytes of them as they are stored"
-            )
-        self._verifier.check(found, line)
-        self._events.append(found)
-        return True
-
-
-def _event_of(line: bytes, *, cut: bool) -> event_pb2.Event | NotAnEvent:
-    if len(line) > MAX_LINE_BYTES:
-        return NotAnEvent(f"line of more than {MAX_LINE_BYTES} bytes")
-    try:
-        return event_from_json(line.decode())
-    except UnicodeDecodeError as error:
-        return NotAnEvent(f"not UTF-8 at byte {error.start} of the line")
-    except JsonFormError as error:
-        where = "the file ends in the middle of this line: " if cut and not error.field else ""
-        return NotAnEvent(f"{where}{error}")
