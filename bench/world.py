@@ -147,8 +147,9 @@ class Driver:
 
 
 def write_transcript(path: Path, steps: int) -> None:
-    """A model that works in Turns of ten Steps, for so many Steps."""
+    """A model that works in Turns of ten Steps, for so many Steps, with a window that no history of them fills."""
     with path.open("w") as file:
+        file.write(json.dumps({"model": {"context_window": 100_000_000, "max_output_tokens": 32_000}}) + "\n")
         for number in range(steps):
             stream: list[dict[str, object]] = [
                 {"text": f"Now module {number}. " + "It is like the others. " * 4}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from turnd.v1 import common_pb2, event_pb2, sessions_pb2
-from turnd_client.shapes import Json, reason_text, status_text
+from turnd_client.shapes import Json, limit_text, reason_text, status_text
 from turnd_client.units import usd
 
 
@@ -145,6 +145,13 @@ class Outcome:
         return None
 
     @property
+    def why(self) -> str | None:
+        """The cause for people: a limit with its value."""
+        if self.stopping is not None and self.stopping.HasField("limit"):
+            return limit_text(self.stopping.limit)
+        return self.cause
+
+    @property
     def is_paused(self) -> bool:
         """A soft limit: the session waits for a new allowance."""
         return self.status == common_pb2.SESSION_STATUS_PAUSED
@@ -181,6 +188,9 @@ class Outcome:
             "cause": self.cause,
             "steps": session.steps,
             "cost_usd": usd(session.cost_nano_usd),
+            "estimated": session.estimated,
+            "unpriced": session.unpriced,
+            "weighted_tokens": session.weighted_tokens,
             "denied": list(self.denied.values()),
             "text": self.text,
         }

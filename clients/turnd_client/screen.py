@@ -11,7 +11,7 @@ from rich.text import Text
 
 from turnd.v1 import common_pb2, event_pb2, sessions_pb2
 from turnd_client.content import fields, readable
-from turnd_client.shapes import reason_text, status_text
+from turnd_client.shapes import limit_text, reason_text, status_text
 from turnd_client.text import one_line, visible
 from turnd_client.units import usd_text
 
@@ -19,6 +19,8 @@ _LINES_OF_RESULT = 40
 _WIDTH = 160
 _NAME_WIDTH = 12
 _LEAST_WIDTH = 40
+_OF_STEPS = (common_pb2.REQUEST_PURPOSE_UNSPECIFIED, common_pb2.REQUEST_PURPOSE_STEP)
+"""A request for a summary or a title begins no new answer."""
 _DIFF_STYLES = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
 
 
@@ -94,7 +96,7 @@ class Screen:
         match event.WhichOneof("data"):
             case "user_message":
                 self._user_message(event.user_message)
-            case "agent_request":
+            case "agent_request" if event.agent_request.purpose in _OF_STEPS:
                 self._streamed = False
             case "assistant_chunk":
                 self._chunk(event.assistant_chunk)
@@ -270,11 +272,7 @@ class Screen:
         match event.WhichOneof("data"):
             case "limit_reached":
                 for hit in event.limit_reached.hits:
-                    name = (
-                        common_pb2.LimitDimension.Name(hit.dimension).removeprefix("LIMIT_DIMENSION_").lower()
-                    )
-                    limit, value = (_amount(number, hit.unit) for number in (hit.limit, hit.value))
-                    self.line(f"! limit reached: {name} is {limit}, used {value}", "yellow")
+                    self.line(f"! limit reached: {limit_text(hit)}", "yellow")
             case "turn_stopping" if event.turn_stopping.HasField("error"):
                 error = event.turn_stopping.error
                 said = ": ".join(part for part in (error.source, error.category) if part)
@@ -312,6 +310,8 @@ class Screen:
                 compacted = event.context_compacted
                 before, after = compacted.tokens_before, compacted.tokens_after
                 self.line(f"  the history was compacted: {before} to {after} tokens", "dim")
+                if compacted.stopped_because:
+                    self.line(f"  {one_line(compacted.stopped_because, _WIDTH)}", "dim")
             case _:
                 pass
 
@@ -334,7 +334,3 @@ def _pretty(data: bytes) -> str:
         return json.dumps(json.loads(data), ensure_ascii=False, indent=2)
     except ValueError:
         return data.decode("utf-8", "replace")
-
-
-def _amount(number: int, unit: str) -> str:
-    return usd_text(number) if unit == "nano_usd" else f"{number} {unit}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from turnd.v1 import common_pb2, daemon_pb2, sessions_pb2
 from turnd.v1.jsonform import message_to_json
-from turnd_client.units import usd
+from turnd_client.units import cost_text, usd, usd_text
 
 Json = dict[str, object]
 
@@ -19,6 +19,21 @@ def status_text(status: common_pb2.SessionStatus.ValueType) -> str:
 def reason_text(reason: common_pb2.TurnEndReason.ValueType) -> str:
     """As in the documents: `max-tokens`."""
     return common_pb2.TurnEndReason.Name(reason).removeprefix("TURN_END_REASON_").lower().replace("_", "-")
+
+
+def limit_text(hit: common_pb2.LimitHit) -> str:
+    """For people: the dimension, the limit and the value that reached it (M07)."""
+    name = common_pb2.LimitDimension.Name(hit.dimension).removeprefix("LIMIT_DIMENSION_").lower()
+    limit, value = (
+        usd_text(number) if hit.unit == "nano_usd" else f"{number} {hit.unit}"
+        for number in (hit.limit, hit.value)
+    )
+    return f"{name} is {limit}, used {value}"
+
+
+def session_cost(session: sessions_pb2.Session) -> str:
+    """For people: what it cost with its sub-agents, marked where that is not all of it."""
+    return cost_text(session.cost_nano_usd, estimated=session.estimated, unpriced=session.unpriced)
 
 
 def session_json(session: sessions_pb2.Session) -> Json:
@@ -35,6 +50,9 @@ def session_json(session: sessions_pb2.Session) -> Json:
         "turns": session.turns,
         "steps": session.steps,
         "cost_usd": usd(session.cost_nano_usd),
+        "estimated": session.estimated,
+        "unpriced": session.unpriced,
+        "weighted_tokens": session.weighted_tokens,
         "tokens": {
             field.name: getattr(session.tokens, field.name) for field in session.tokens.DESCRIPTOR.fields
         },

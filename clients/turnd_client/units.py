@@ -60,6 +60,11 @@ def usd_text(nano_usd: int) -> str:
     return f"${amount.normalize():f}"
 
 
+def cost_text(nano_usd: int, *, estimated: bool, unpriced: bool) -> str:
+    """The same with its marks: `~` where some of it is an estimate, `+` where some of it has no known price."""
+    return usd_text(nano_usd) + ("~" if estimated else "") + ("+" if unpriced else "")
+
+
 def duration_text(milliseconds: int) -> str:
     """For people: `850 ms`, `12.3 s`, `4 min 5 s`."""
     if milliseconds < 1000:

@@ -9,13 +9,12 @@ from contextlib import aclosing
 from turnd.ports import UnknownSession
 from turnd.sessions.importing import Arrived
 from turnd.sessions.refusal import invalid, not_found
+from turnd.store.arrival import Arrival, NotImportable
 from turnd.store.catalogue import AmbiguousSession, BadPageToken
 from turnd.store.ledger import DIMENSIONS
 from turnd.store.log import EventLog
 from turnd.store.transfer import (
-    Arrival,
     Fault,
-    NotImportable,
     Report,
     Verifier,
     export_lines,
@@ -54,7 +53,9 @@ class LogArchive:
         by = [name.strip() for name in (request.by or default).split(",")]
         for name in by:
             if name not in DIMENSIONS:
-                raise invalid("by", f"expected some of {', '.join(DIMENSIONS)}, separated by commas, found {name!r}")
+                raise invalid(
+                    "by", f"expected some of {', '.join(DIMENSIONS)}, separated by commas, found {name!r}"
+                )
         rows = await self._log.catalogue.costs(session, by)
         total = sum(row.cost_nano_usd for row in rows)
         return daemon_pb2.CostResponse(rows=rows, total_nano_usd=total)
@@ -107,7 +108,7 @@ class LogArchive:
             events, report = await asyncio.to_thread(arrival.finish)
         except NotImportable as not_a_log:
             raise invalid("lines", f"{not_a_log}; nothing was imported") from None
-        return Arrived(events, _faults(report.faults), report.faults_in_all)
+        return Arrived(events, arrival.digest, _faults(report.faults), report.faults_in_all)
 
 
 class SpoolOutputs:

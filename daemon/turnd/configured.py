@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from turnd.config import Config, ConfigError
-from turnd.config.models import ModelServer, Pricing
+from turnd.config.models import ModelServer
+from turnd.config.prices import Pricing
 from turnd.config.secrets import Secret
 from turnd.loop.settings import LoopSettings
 from turnd.models.endpoint import DEFAULT_CONTEXT_WINDOW, CompatibleEndpoint
 from turnd.models.keys import EnvironmentKey, FileKey
-from turnd.ports import Price
 from turnd.rules import policy
 from turnd.rules.backoff import RetryPolicy
 from turnd.v1 import common_pb2 as common
@@ -45,6 +45,8 @@ def loop_settings(config: Config, jitter: Callable[[], float]) -> LoopSettings:
         max_consecutive_denials=limits.max_consecutive_denials,
         retries_per_session=limits.retry.per_session,
         context_share=limits.context_share,
+        sampling_token_weight=limits.sampling_token_weight,
+        prefill_token_weight=limits.prefill_token_weight,
         idle_s=limits.provider_idle_s,
     )
 
@@ -53,7 +55,7 @@ def changes(before: Config, after: Config) -> list[str]:
     """The sections in which two configurations differ; telemetry needs a restart, and says so."""
     changed = [
         name
-        for name in ("default_profile", "profiles", "limits", "policy", "models")
+        for name in ("default_profile", "profiles", "limits", "policy", "models", "prices")
         if getattr(before, name) != getattr(after, name)
     ]
     if before.telemetry != after.telemetry:
@@ -78,7 +80,7 @@ def endpoints(config: Config) -> list[CompatibleEndpoint]:
             problems.append(f"models.{name}.api_key: this version reads env and file, not the keyring")
         else:
             try:
-                made.append(_endpoint(name, server))
+                made.append(_endpoint(name, server, config.prices))
             except ValueError as wrong:
                 problems.append(f"models.{name}: {wrong}")
     if problems:
@@ -86,11 +88,17 @@ def endpoints(config: Config) -> list[CompatibleEndpoint]:
     return made
 
 
-def _endpoint(name: str, server: ModelServer) -> CompatibleEndpoint:
+def _endpoint(name: str, server: ModelServer, prices: Mapping[str, Pricing]) -> CompatibleEndpoint:
+    prefix = f"openai-compatible/{name}/"
     return CompatibleEndpoint(
         name=name,
         base_url=server.base_url or "",
-        pricing=_price(server.pricing),
+        pricing=None if server.pricing is None else server.pricing.pricing(),
+        prices={
+            model.removeprefix(prefix): pricing.pricing()
+            for model, pricing in prices.items()
+            if model.startswith(prefix)
+        },
         api_key=_key_source(server.api_key),
         max_output_tokens=server.max_output_tokens,
         tool_use=server.tool_use,
@@ -104,21 +112,6 @@ def _key_source(secret: Secret | None) -> EnvironmentKey | FileKey | None:
     if secret is None:
         return None
     return EnvironmentKey(secret.env) if secret.env else FileKey(secret.file or "")
-
-
-def _price(pricing: Pricing | None) -> Price | None:
-    if pricing is None:
-        return None
-    if pricing.free:
-        return Price(input=0, output=0, cache_read=0, cache_write=0, free=True)
-    assert pricing.input is not None, "checked when it was read"
-    assert pricing.output is not None, "checked when it was read"
-    return Price(
-        input=pricing.input,
-        output=pricing.output,
-        cache_read=pricing.input if pricing.cache_read is None else pricing.cache_read,
-        cache_write=pricing.input if pricing.cache_write is None else pricing.cache_write,
-    )
 
 
 def _policy(rules: tuple[policy.PolicyRule, ...]) -> policy.Policy:

@@ -15,6 +15,7 @@ from google.protobuf.message import Message as Payload
 from turnd.rules.event import Draft
 from turnd.rules.history import HistoryMessage
 from turnd.rules.opening import InstructionFile
+from turnd.rules.price import PriceTier
 from turnd.rules.schedule import Claim
 from turnd.rules.state import SessionState
 from turnd.rules.status import SessionView
@@ -115,6 +116,10 @@ class Subtree:
     cost_nano_usd: int
     input_tokens: int
     output_tokens: int
+    estimated: bool = False
+    """Some of it is an estimate (BOUND-14)."""
+    unpriced: bool = False
+    """For some of what was used no price is known: it is not in the cost (BOUND-08)."""
 
 
 class Log(Protocol):
@@ -280,17 +285,6 @@ StreamEvent = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What tokens cost, in nano-USD for a million tokens; the tier that is in force now."""
-
-    input: int
-    output: int
-    cache_read: int
-    cache_write: int
-    free: bool = False
-
-
 class Model(Protocol):
     """One model behind one adapter."""
 
@@ -298,7 +292,10 @@ class Model(Protocol):
     def spec(self) -> ModelSpec:
         """What it can do."""
 
-    def price(self, at_us: int, tokens: common.TokenCounts) -> Price | None:
+    async def prepare(self) -> None:
+        """Loads what takes long, such as a table of prices, before the first request of a Turn."""
+
+    def price(self, at_us: int, tokens: common.TokenCounts) -> PriceTier | None:
         """The one tier that matches time and size; None where no price is known (BOUND-08)."""
 
     def answers(self, purpose: common.RequestPurpose.ValueType, profile: str | None) -> bool:

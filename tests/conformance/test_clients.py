@@ -189,12 +189,16 @@ def checked_run(done: Finished) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         "cause",
         "steps",
         "cost_usd",
+        "estimated",
+        "unpriced",
+        "weighted_tokens",
         "denied",
         "text",
     ]
     return events, result
 
 
+@pytest.mark.req("BOUND-12")
 async def test_run_prints_events_and_a_result_and_closes_its_session(daemon: RunningDaemon) -> None:
     model = daemon.replay(
         PRICED,
@@ -216,6 +220,9 @@ async def test_run_prints_events_and_a_result_and_closes_its_session(daemon: Run
         "cause": None,
         "steps": 2,
         "cost_usd": 0.01065,
+        "estimated": False,
+        "unpriced": False,
+        "weighted_tokens": 3550,
         "denied": [],
         "text": "It is done.",
     }

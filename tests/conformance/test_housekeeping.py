@@ -18,10 +18,12 @@ from turnd.ports import UnknownSession
 from turnd.rules.event import Draft
 from turnd.sessions.tail import Tail
 from turnd.store.check import CheckStopped
+from turnd.store.damage import suspect
 from turnd.store.examine import Check, copies, examine, examine_all
 from turnd.store.gc import TABLES, EndedTree, SessionChanged, ended_before
 from turnd.store.health import LARGE_WAL_BYTES
 from turnd.store.log import EventLog
+from turnd.store.schema import VERSION
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import daemon_pb2, event_pb2
 from turnd_client.errors import Refused
@@ -318,6 +320,9 @@ def no_log(directory: Path) -> None:
     ("name", "harm", "text"),
     [
         ("schema version", lambda at: execute(at, "PRAGMA user_version = 99"), "99"),
+        ("tables", lambda at: execute(at, "DROP INDEX requests_by_age"), "has them: requests_by_age"),
+        ("tables", lambda at: execute(at, "ALTER TABLE producers ADD COLUMN x"), "has them: producers"),
+        ("damage", lambda at: suspect(database(at), "event 3 of A is damaged"), "event 3 of A"),
         ("wal", no_wal, "is not the file that this daemon writes"),
         ("wal", large_wal, "64.0 MiB"),
         ("lock", no_lock, "is not there"),
@@ -339,7 +344,7 @@ async def test_doctor_finds_what_is_wrong_with_the_file(
         assert text in check.finding
         assert check.advice
         if database(tmp_path).exists():
-            execute(tmp_path, "PRAGMA user_version = 1")
+            execute(tmp_path, f"PRAGMA user_version = {VERSION}")
         else:
             tmp_path.joinpath("away").rename(database(tmp_path))
 
@@ -373,7 +378,7 @@ async def test_doctor_reads_every_event(tmp_path: Path) -> None:
     execute(tmp_path, "UPDATE events SET event = x'ff' WHERE seq = 2")
     garbled = examine_all(path, threading.Event())
     assert not garbled.ok
-    assert "the event at position 2 cannot be read" in garbled.finding
+    assert "event 2 of A, at position 2 does not fit its checksum" in garbled.finding
     execute(tmp_path, "DELETE FROM events WHERE seq = 1")
     assert "expected 2 from 1 on" in examine_all(path, threading.Event()).finding
     path.write_bytes(b"not a database" * 1000)
@@ -458,7 +463,9 @@ async def test_doctor_tells_of_damage_that_was_met_and_exits_with_1() -> None:
         assert bad.code == 1
         lines = [line.split(maxsplit=1)[1] for line in bad.lines if line.startswith("WRONG")]
         assert [line for line in lines if line.startswith("known problems") and session in line]
-        assert [line for line in lines if line.startswith("integrity") and "cannot be read" in line]
+        assert [
+            line for line in lines if line.startswith("integrity") and "does not fit its checksum" in line
+        ]
         quick = await daemon.turn("doctor", "--quick", "--json")
         assert "integrity" not in [check["name"] for check in quick.json_lines[0]["checks"]]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,6 @@ from turnd.rules.lifecycle import Transition
 from turnd.rules.state import SessionState, apply
 from turnd.rules.status import SessionView, advance
 from turnd.sessions.going_on import GoingOn
-from turnd.sessions.importing import go_on
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2
 from turnd.v1.jsonform import enum_text, event_from_json, event_to_json
@@ -308,7 +308,7 @@ async def import_of_a_broken_log(theatre: Theatre) -> list[event_pb2.Event]:
         cwd="/here", workspace="/here", profile=whole[0].session_created.profile
     )
     session = "S2"
-    await go_on(after.log, session, broken[:-4], created, None)
+    await after.log.begin(session, deque(broken[:-4]), created, lambda _: None)
     live = await _woken(theatre, after, session, DONE)
     await after.turn(live, "go on")
     return after.log.events[session]

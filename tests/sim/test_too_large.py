@@ -105,6 +105,9 @@ class OneModel:
     def price(self, at_us: int, tokens: common.TokenCounts) -> None:
         return None
 
+    async def prepare(self) -> None:
+        return None
+
     def answers(self, purpose: common.RequestPurpose.ValueType, profile: str | None) -> bool:
         return False
 

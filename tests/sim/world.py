@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ from turnd.ports import (
 )
 from turnd.rules.attention import with_attention
 from turnd.rules.backoff import RetryPolicy
+from turnd.rules.closing import after_history
 from turnd.rules.event import Draft, event_type, make_event
 from turnd.rules.opening import InstructionFile
 from turnd.rules.policy import Policy
@@ -141,6 +143,21 @@ class MemoryLog:
             subscriber(made)
         await asyncio.sleep(0)
         return made
+
+    async def begin(
+        self,
+        session: str,
+        history: deque[event_pb2.Event],
+        created: event_pb2.SessionCreated,
+        answered: Callable[[SessionView], AnsweredRequest | None],
+    ) -> SessionView:
+        state = SessionState()
+        drafts = [Draft(session, event) for event in history]
+        for seq, draft in enumerate(drafts, 1):
+            state = apply(state, make_event(draft, seq=seq, time_us=0, turn=None, step=None))
+        assert answered(SessionView()) is None, "no test of this world asks for an answer"
+        await self.append(*drafts, Draft(session, created), *after_history(state, session))
+        return self.view(session)
 
     async def read(self, session: str, after_seq: int = 0) -> AsyncIterator[Sequence[event_pb2.Event]]:
         yield self.events[session][after_seq:]

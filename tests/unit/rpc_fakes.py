@@ -118,6 +118,9 @@ class Daemon:
     async def reload(self, request: daemon_pb2.ReloadRequest) -> daemon_pb2.ReloadResponse:
         return daemon_pb2.ReloadResponse(changed=["profiles.default"])
 
+    async def cost(self, request: daemon_pb2.CostRequest) -> daemon_pb2.CostResponse:
+        return daemon_pb2.CostResponse()
+
     async def gc(self, request: daemon_pb2.GcRequest) -> daemon_pb2.GcResponse:
         return daemon_pb2.GcResponse()
 

@@ -23,6 +23,7 @@ from tests.unit.stored import (
 )
 
 from turnd.rules.event import Draft
+from turnd.store.checksum import define, row_checksum
 from turnd.store.log import EventLog
 from turnd.store.schema import DERIVED
 from turnd.v1 import common_pb2 as common
@@ -85,6 +86,22 @@ def tables(path: Path) -> dict[str, list[tuple[object, ...]]]:
             table: sorted(connection.execute(f"SELECT * FROM {table}").fetchall(), key=repr)
             for table in (*DERIVED, "events")
         }
+
+
+def row_of(position: int, key: int, seq: int, blob: bytes) -> tuple[int, int, int, bytes, int]:
+    """A row of events as the writer makes it."""
+    return position, key, seq, blob, row_checksum(position, key, seq, blob)
+
+
+def forge(path: Path, key: int, seq: int, blob: bytes) -> None:
+    """Puts another event in the place of one, with a checksum that fits: what no damage does."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        define(connection)
+        connection.execute(
+            "UPDATE events SET event = ?, checksum = row_checksum(position, session, seq, ?) "
+            "WHERE session = ? AND seq = ?",
+            (blob, blob, key, seq),
+        )
 
 
 def killed_copy(directory: Path, copy: Path) -> Path:

@@ -62,6 +62,24 @@ def test_what_is_left_is_told_for_bounds_that_are_set_and_never_below_zero() -> 
     assert bounds.left(common.Bounds(max_turns=1), Spent(7)) == sessions_pb2.BoundsLeft(turns=0)
 
 
+@pytest.mark.req("M07")
+@pytest.mark.parametrize(
+    "dimension", [n for n in common.LimitDimension.values() if n != common.LIMIT_DIMENSION_UNSPECIFIED]
+)
+def test_every_dimension_is_told_with_its_limit_and_value(dimension: common.LimitDimension.ValueType) -> None:
+    scale = {common.LIMIT_DIMENSION_MAX_COST_USD: 10**9, common.LIMIT_DIMENSION_MAX_WALL_CLOCK_S: 1000}
+    unit = scale.get(dimension, 1)
+    name = common.LimitDimension.Name(dimension).removeprefix("LIMIT_DIMENSION_").lower()
+    hit = common.LimitHit(dimension=dimension, limit=41 * unit, value=97 * unit)
+
+    said = bounds.describe(hit)
+
+    assert said.replace(" ", "_").startswith(name)
+    assert "limit 41 " in said
+    assert " 97" in said
+    assert said in bounds.instruction([hit])
+
+
 @pytest.mark.req("BOUND-02", "M07")
 def test_the_instruction_names_dimension_limit_and_value_with_units() -> None:
     limits = common.Bounds(max_turns=5, max_cost_nano_usd=1_250_000_000, max_wall_clock_ms=2_000)

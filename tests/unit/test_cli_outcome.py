@@ -9,6 +9,7 @@ from turnd.v1 import event_pb2, sessions_pb2
 from turnd_client.outcome import ExitCode, Outcome
 
 MESSAGE = "m1"
+DIMENSIONS = [n for n in common.LimitDimension.values() if n != common.LIMIT_DIMENSION_UNSPECIFIED]
 
 
 def event(payload: object, *, turn: int | None = 0, step: int | None = None) -> event_pb2.Event:
@@ -127,6 +128,17 @@ def test_the_cause(stopping: event_pb2.TurnStopping, cause: str | None) -> None:
     assert outcome_of(event(stopping)).cause == cause
 
 
+@pytest.mark.req("M07")
+@pytest.mark.parametrize("dimension", DIMENSIONS)
+def test_a_limit_is_told_to_people_with_its_value(dimension: common.LimitDimension.ValueType) -> None:
+    """Whatever the dimension: it, the limit and the value; the result line has the dimension alone as its cause."""
+    hit = common.LimitHit(dimension=dimension, limit=7, value=8, unit="units")
+    outcome = outcome_of(event(event_pb2.TurnStopping(limit=hit)))
+    name = common.LimitDimension.Name(dimension).removeprefix("LIMIT_DIMENSION_").lower()
+    assert outcome.cause == name
+    assert outcome.why == f"{name} is 7 units, used 8 units"
+
+
 def test_only_the_turn_of_the_message_counts() -> None:
     outcome = Outcome(MESSAGE)
     outcome.advance(event(event_pb2.UserMessage(message_id="other"), turn=0))
@@ -137,7 +149,12 @@ def test_only_the_turn_of_the_message_counts() -> None:
     outcome.advance(event(event_pb2.AssistantMessage(blocks=[text]), turn=1, step=1))
     outcome.advance(event(event_pb2.TurnEnd(turn=1, reason=common.TURN_END_REASON_COMPLETED), turn=1))
     session = sessions_pb2.Session(
-        id="s", status=common.SESSION_STATUS_COMPLETED, steps=4, cost_nano_usd=1_500_000
+        id="s",
+        status=common.SESSION_STATUS_COMPLETED,
+        steps=4,
+        cost_nano_usd=1_500_000,
+        unpriced=True,
+        weighted_tokens=700,
     )
     assert outcome.result(session) == {
         "type": "result",
@@ -148,6 +165,9 @@ def test_only_the_turn_of_the_message_counts() -> None:
         "cause": None,
         "steps": 4,
         "cost_usd": 0.0015,
+        "estimated": False,
+        "unpriced": True,
+        "weighted_tokens": 700,
         "denied": [],
         "text": "the answer",
     }

@@ -157,3 +157,18 @@ def test_long_results_are_cut_and_say_so() -> None:
 )
 def test_what_matters_is_said(event: event_pb2.Event, words: str) -> None:
     assert words in drawn(event)
+
+
+def test_a_request_for_a_title_in_the_middle_of_an_answer_draws_nothing_twice() -> None:
+    title = event_pb2.AgentRequest(purpose=common.REQUEST_PURPOSE_TITLE)
+    assert drawn(chunk("hello"), event_pb2.Event(agent_request=title), message("hello")).count("hello") == 1
+    step = event_pb2.AgentRequest(purpose=common.REQUEST_PURPOSE_STEP)
+    assert drawn(chunk("hel"), event_pb2.Event(agent_request=step), message("hello")).count("hello") == 1
+
+
+def test_a_compaction_says_what_it_did_and_why_it_stopped() -> None:
+    compacted = event_pb2.ContextCompacted(tokens_before=9, tokens_after=5, stopped_because="no\x1bmore")
+    said = drawn(event_pb2.Event(context_compacted=compacted))
+    assert "compacted: 9 to 5 tokens" in said
+    assert "more" in said
+    assert "\x1b" not in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,8 @@ max_consecutive_denials = 3
 provider_idle_s = 600
 retry = { base_delay_ms = 500, backoff_factor = 2, max_retries = 5, per_session = 50 }
 context_share = 0.8
+sampling_token_weight = 2.5
+prefill_token_weight = 0
 
 [[policy]]
 name = "formatters may run"
@@ -97,6 +100,24 @@ kind = "openai-compatible"
 base_url = "https://models.example/v1"
 api_key = { file = "~/.keys/paid" }
 pricing = { input_per_mtok = 3.0, output_per_mtok = 15 }
+
+[[prices."openai-compatible/paid/small".tiers]]
+name = "old"
+input_per_mtok = 2
+output_per_mtok = 8
+until = 2026-01-01T00:00:00Z
+
+[[prices."openai-compatible/paid/small".tiers]]
+input_per_mtok = 1.5
+output_per_mtok = 6
+cache_read_per_mtok = 0.15
+from = 2026-01-01T01:00:00+01:00
+until_tokens = 200_000
+
+[[prices."openai-compatible/paid/small".tiers]]
+free = true
+from = 2026-01-01T00:00:00Z
+from_tokens = 200_000
 
 [telemetry]
 endpoint = "http://127.0.0.1:4317"
@@ -174,8 +195,8 @@ class TestWholeFile:
         assert formatters.name == "formatters may run"
         assert formatters.action == common.POLICY_ACTION_ALLOW
         assert formatters.match == Match.of(tool=["run_command"], command=["ruff *", "gofmt *"])
-        assert formatters.source == f"{tmp_path}/config.toml:30"
-        assert critical.name == "config.toml:35"
+        assert formatters.source == f"{tmp_path}/config.toml:32"
+        assert critical.name == "config.toml:37"
         assert critical.match == Match.of(
             risk=[common.RISK_CRITICAL], kind=[common.TOOL_KIND_RESOURCE, common.TOOL_KIND_INTERACTIVE]
         )
@@ -191,6 +212,19 @@ class TestWholeFile:
         paid = config.models["paid"].pricing
         assert paid is not None
         assert (paid.input, paid.output) == (3_000_000_000, 15_000_000_000)
+        small = config.prices["openai-compatible/paid/small"].pricing()
+        assert [(tier.name, tier.input, tier.free) for tier in small.tiers] == [
+            ("old", 2_000_000_000, False),
+            ("tiers[1]", 1_500_000_000, False),
+            ("tiers[2]", 0, True),
+        ]
+        assert small.tiers[0].until_us == small.tiers[1].from_us == 1_767_225_600_000_000
+        assert small.tiers[1].until_tokens == small.tiers[2].from_tokens == 200_000
+        assert (small.tiers[1].cache_read, small.tiers[1].cache_write) == (150_000_000, 1_500_000_000)
+        assert (config.limits.sampling_token_weight, config.limits.prefill_token_weight) == (
+            Decimal("2.5"),
+            Decimal(0),
+        )
 
     def test_nothing_in_it_can_be_changed(self, tmp_path: Path) -> None:
         config = read(tmp_path, EVERYTHING)
@@ -270,6 +304,61 @@ class TestRefusals:
             (
                 '[models.m]\nkind = "openai"\npricing = { free = true, input_per_mtok = 1 }\n',
                 "config.toml:3: models.m.pricing.input_per_mtok: the model is free",
+            ),
+            (
+                '[models.m]\nkind = "openai"\npricing = { input_per_mtok = 0, output_per_mtok = 0 }\n',
+                "config.toml:3: models.m.pricing.input_per_mtok: nothing costs anything; say free = true",
+            ),
+            (
+                '[models.m]\nkind = "openai"\n[models.m.pricing]\ntiers = [\n  { free = true, name = "a" },\n'
+                '  { free = true, name = "b" },\n]\n',
+                "config.toml:4: models.m.pricing.tiers: price tiers 'a' and 'b' overlap: both hold at",
+            ),
+            (
+                '[models.m]\nkind = "openai"\npricing.tiers = [{ free = true, until_tokens = 5 }]\n',
+                "config.toml:3: models.m.pricing.tiers: gap after price tier 'tiers[0]': no price tier holds at",
+            ),
+            (
+                '[models.m]\nkind = "openai"\npricing.tiers = []\n',
+                "config.toml:3: models.m.pricing.tiers: expected an array of a table with at least 1",
+            ),
+            (
+                '[models.m]\nkind = "openai"\n[models.m.pricing]\nfree = true\ntiers = [{ free = true }]\n',
+                "config.toml:4: models.m.pricing.free: stands beside tiers, and each tier has its own",
+            ),
+            (
+                '[models.m]\nkind = "openai"\npricing.tiers = [\n  { free = true, until = 2026-01-01 },\n]\n',
+                "config.toml:4: models.m.pricing.tiers[0].until: expected a time with its offset such as",
+            ),
+            (
+                '[models.m]\nkind = "openai"\npricing.tiers = [\n  { free = true, from = 2026-01-01T00:00:00Z, '
+                "until = 2026-01-01T00:00:00Z },\n]\n",
+                "config.toml:4: models.m.pricing.tiers[0].until: expected a time after from",
+            ),
+            (
+                '[models.m]\nkind = "openai"\npricing.tiers = [\n  { free = true, from_tokens = 5, '
+                "until_tokens = 5 },\n]\n",
+                "config.toml:4: models.m.pricing.tiers[0].until_tokens: expected more than from_tokens",
+            ),
+            (
+                '[models.m]\nkind = "openai"\npricing.tiers = [\n  { output_per_mtok = 5 },\n]\n',
+                "config.toml:4: models.m.pricing.tiers[0].input_per_mtok: missing; expected",
+            ),
+            (
+                '[prices."antropic/x"]\nfree = true\n',
+                "config.toml:1: prices.antropic/x: expected a model: anthropic/MODEL",
+            ),
+            (
+                '[prices."openai-compatible/none/x"]\nfree = true\n',
+                'config.toml:1: prices.openai-compatible/none/x: there is no server in [models] named "none"',
+            ),
+            (
+                '[prices."replay:/a"]\nfree = true\n',
+                "config.toml:1: prices.replay:/a: a transcript states its prices itself",
+            ),
+            (
+                "[limits]\nsampling_token_weight = 1001\n",
+                "config.toml:2: limits.sampling_token_weight: expected a number, 0 or more and at most 1000",
             ),
             (
                 '[telemetry]\nendpoint = "127.0.0.1:4317"\n',

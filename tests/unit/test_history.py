@@ -346,7 +346,9 @@ def test_no_cut_of_a_compaction_splits_a_pair() -> None:
 def test_pruned_results_keep_their_place() -> None:
     long = event_pb2.ToolResult(call_id="c1", content=json.dumps("x" * 998).encode())
     kept = event_pb2.ToolResult(call_id="c2", content=json.dumps("y" * 998).encode(), spooled_bytes=5000)
-    log = SessionLog().turn("one").step().calls("c1", "c2", "c3").add(long, kept, result("c3", "z")).end_step()
+    log = (
+        SessionLog().turn("one").step().calls("c1", "c2", "c3").add(long, kept, result("c3", "z")).end_step()
+    )
     before = log.said()
     log.add(event_pb2.ContextCompacted(method="pruned", pruned_call_ids=["c1", "c2", "c3"]))
     assert log.said() == before

@@ -27,7 +27,7 @@ from tests.unit.stored import payloads, query
 from turnd.ports import LogFailed
 from turnd.rules.event import Draft
 from turnd.sessions.refusal import Code, CommandRefused
-from turnd.store import transfer
+from turnd.store import arrival
 from turnd.store.transfer import verify_lines
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2, sessions_pb2
@@ -223,12 +223,12 @@ async def test_a_file_of_several_sessions_is_refused_with_what_to_do(tmp_path: P
 
 
 async def test_an_import_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "MAX_IMPORTED_EVENTS", 5)
+    monkeypatch.setattr(arrival, "MAX_HISTORY_EVENTS", 5)
     async with desk(tmp_path) as at:
         with pytest.raises(CommandRefused, match="line 6 is beyond what one import takes: 5 events"):
             await at.import_(GOLDEN)
-    monkeypatch.setattr(transfer, "MAX_IMPORTED_EVENTS", 10**6)
-    monkeypatch.setattr(transfer, "MAX_IMPORTED_BYTES", 3000)
+    monkeypatch.setattr(arrival, "MAX_HISTORY_EVENTS", 10**6)
+    monkeypatch.setattr(arrival, "MAX_HISTORY_BYTES", 3000)
     async with desk(tmp_path) as at:
         with pytest.raises(CommandRefused, match=r"beyond what one import takes: .* 3000 bytes"):
             await at.import_(GOLDEN)

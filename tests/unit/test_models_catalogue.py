@@ -101,7 +101,7 @@ def test_a_server_of_the_configuration_is_a_model() -> None:
     model = models.open("openai-compatible/local/meta/llama-3.1")
     assert model.spec.id == "openai-compatible/local/meta/llama-3.1"
     assert (model.spec.context_window, model.spec.max_output_tokens) == (8192, 2048)
-    assert model.price(0, common.TokenCounts()) == FREE
+    assert model.price(0, common.TokenCounts()) == FREE.tiers[0]
 
 
 def test_a_server_without_a_price_has_none() -> None:

@@ -313,6 +313,7 @@ def test_a_call_that_never_gets_a_name_is_broken() -> None:
         events(calls(call(index=0, id="a", arguments="{}")), delta("tool_calls"))
 
 
+@pytest.mark.req("BOUND-05")
 @pytest.mark.parametrize(
     ("usage", "counts"),
     [
@@ -347,6 +348,35 @@ def test_a_call_that_never_gets_a_name_is_broken() -> None:
         ({"prompt_tokens": 30, "completion_tokens": 1, "prompt_cache_hit_tokens": 20}, (10, 1, 20, 0, 0)),
         ({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 40}}, (5, 0, 40, 0, 0)),
         (
+            {
+                "prompt_tokens": 100,
+                "completion_tokens": 50,
+                "total_tokens": 240,
+                "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 30},
+            },
+            (100, 50, 60, 30, 0),
+        ),
+        (
+            {
+                "prompt_tokens": 100,
+                "completion_tokens": 50,
+                "total_tokens": 230,
+                "prompt_tokens_details": {"cached_tokens": 60},
+                "completion_tokens_details": {"reasoning_tokens": 20},
+            },
+            (100, 50, 60, 0, 20),
+        ),
+        (
+            {
+                "prompt_tokens": 100,
+                "completion_tokens": 50,
+                "total_tokens": 150,
+                "cache_read_input_tokens": 60,
+                "cache_creation_input_tokens": 30,
+            },
+            (10, 50, 60, 30, 0),
+        ),
+        (
             {"prompt_tokens": 5, "prompt_tokens_details": None, "completion_tokens_details": None},
             (5, 0, 0, 0, 0),
         ),
@@ -365,6 +395,8 @@ def test_the_five_counts_do_not_overlap(usage: object, counts: tuple[int, ...]) 
     ) == counts
 
 
-@pytest.mark.parametrize("usage", [None, {}, [], "x", {"total_tokens": 3}, {"prompt_tokens": "10"}])
+@pytest.mark.parametrize(
+    "usage", [None, {}, [], "x", {"total_tokens": 3}, {"prompt_tokens": "10"}, {"prompt_tokens": 10**12 + 1}]
+)
 def test_usage_that_counts_nothing_is_none(usage: object) -> None:
     assert token_counts(usage) is None

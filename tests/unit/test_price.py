@@ -16,6 +16,7 @@ from turnd.v1 import common_pb2 as common
 PLAIN = PriceTier(
     "plain", input=3_000_000_000, output=15_000_000_000, cache_read=300_000_000, cache_write=3_750_000_000
 )
+HOUR_US = 3_600_000_000
 SPLIT_US = 1_767_225_600_000_000  # 2026-01-01
 
 COUNTS = st.builds(
@@ -116,6 +117,27 @@ def test_a_price_changes_at_its_time() -> None:
     assert tiers.match(SPLIT_US - 1, common.TokenCounts()).name == "old"
     assert tiers.match(SPLIT_US, common.TokenCounts()).name == "new"
     assert tiers.match(-(10**18), common.TokenCounts()).name == "old"
+
+
+@pytest.mark.req("BOUND-08")
+def test_a_price_can_depend_on_the_time_of_day() -> None:
+    night, day = (
+        replace(PLAIN, name="night", until_day_us=6 * HOUR_US),
+        replace(PLAIN, name="day", from_day_us=6 * HOUR_US),
+    )
+    tiers = Pricing((night, day))
+
+    for midnight in (0, SPLIT_US, -price.DAY_US):
+        assert tiers.match(midnight, common.TokenCounts()).name == "night"
+        assert tiers.match(midnight + 6 * HOUR_US - 1, common.TokenCounts()).name == "night"
+        assert tiers.match(midnight + 6 * HOUR_US, common.TokenCounts()).name == "day"
+        assert tiers.match(midnight - 1, common.TokenCounts()).name == "day"
+    with pytest.raises(PriceError, match=r"gap after price tier 'night': no price tier holds at .*T06:00:00"):
+        Pricing((night,))
+    with pytest.raises(PriceError, match="'night' and 'all' overlap"):
+        Pricing((night, replace(PLAIN, name="all")))
+    with pytest.raises(PriceError, match="'plain': expected its hours to begin and end within a day"):
+        replace(PLAIN, until_day_us=25 * HOUR_US)
 
 
 @pytest.mark.req("BOUND-08")

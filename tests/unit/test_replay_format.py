@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from turnd.models.transcript import Completion, Row, TextBlock, ThinkingBlock, ToolBlock, Transcript
 from turnd.models.transcript_reader import TranscriptError, parse_transcript
-from turnd.ports import Price
+from turnd.rules.price import PriceTier, Pricing
 from turnd.v1 import common_pb2 as common
 
 STEPS = Row(common.REQUEST_PURPOSE_STEP, None)
@@ -47,8 +47,8 @@ def test_the_example_of_the_format() -> None:
     assert transcript.context_window == 200_000
     assert transcript.max_output_tokens == 8000
     assert transcript.parallel_tool_calls
-    assert transcript.price == Price(
-        input=3_000_000_000, output=15_000_000_000, cache_read=3_000_000_000, cache_write=3_000_000_000
+    assert transcript.pricing == Pricing(
+        (PriceTier("flat", 3_000_000_000, 15_000_000_000, 3_000_000_000, 3_000_000_000),)
     )
     first, second = transcript.rows[STEPS]
     assert first.blocks == (
@@ -64,7 +64,7 @@ def test_the_example_of_the_format() -> None:
 def test_without_a_model_line_it_is_free_with_a_window_of_200000() -> None:
     transcript = parsed({"stream": []})
     assert (transcript.context_window, transcript.parallel_tool_calls) == (200_000, True)
-    assert transcript.price.free
+    assert transcript.pricing.tiers[0].free
     assert parsed({"model": {"context_window": 1000}}, {"stream": []}).max_output_tokens <= 250
     assert parsed({"model": {"parallel_tool_calls": False}}, {"stream": []}).parallel_tool_calls is False
 
@@ -197,7 +197,7 @@ def test_money_is_exact() -> None:
     def rate(written: str) -> int:
         pricing = '{"input_per_mtok": ' + written + ', "output_per_mtok": 0}'
         line = '{"model": {"pricing": ' + pricing + '}}\n{"stream": []}'
-        return parse_transcript(line.encode()).price.input
+        return parse_transcript(line.encode()).pricing.tiers[0].input
 
     assert rate("0.1") == 100_000_000
     assert rate("0.000000001") == 1
@@ -267,6 +267,14 @@ def test_blank_lines_and_a_byte_order_mark_are_nothing() -> None:
         ('{"model": {"pricing": 3}}', "model: pricing must be an object, got 3"),
         ('{"model": {"pricing": {"input_per_mtok": 3}}}', "model: pricing: output_per_mtok is missing"),
         ('{"model": {"pricing": {"in": 3}}}', "model: pricing: unknown key 'in'"),
+        (
+            '{"model": {"pricing": {"tiers": [{"free": true, "name": "a", "until_tokens": 5}]}}}',
+            "line 1: model: pricing: gap after price tier 'a'",
+        ),
+        (
+            '{"model": {"pricing": {"tiers": [{"free": true, "name": "a"}, {"free": true, "name": "b"}]}}}',
+            "line 1: model: pricing: price tiers 'a' and 'b' overlap",
+        ),
         pytest.param("[" * 200_000, "nested too deeply", id="deep"),
         pytest.param("1" * 5000, "not valid JSON", id="long"),
     ],

@@ -67,7 +67,10 @@ TEXTS = [
     r"(approval|interactive)/request id already open",
     r"child/started (without open tool/call|twice)",
     r"child/ended without open child/started",
-    r"(step/start|agent/request|tool/call|tool/started|approval/request|interactive/request|child/started)"
+    r"(agent/request|context/compacted) without open turn",
+    r"context/compacted while tool/call still open",
+    r"(step/start|agent/request|tool/call|tool/started|approval/request|interactive/request|child/started"
+    r"|context/compacted)"
     r" after turn/stopping",
     r"seq gap",
     r"session already ended",
@@ -342,8 +345,12 @@ class Naive:
                 return True
             case event_pb2.AgentRequest(purpose=0 | common.REQUEST_PURPOSE_STEP):
                 return in_step and going_on
+            case event_pb2.AgentRequest(purpose=common.REQUEST_PURPOSE_COMPACTION):
+                return in_turn and going_on
             case event_pb2.AgentRequest():
                 return going_on
+            case event_pb2.ContextCompacted():
+                return in_turn and going_on and not self.open_calls()
             case event_pb2.Usage(purpose=0 | common.REQUEST_PURPOSE_STEP):
                 return in_step
             case (

@@ -185,6 +185,21 @@ IN_A_STEP = [
     (turn, questions("q1", "c1"), "interactive/request without open step"),
 ]
 
+COMPACTION = [
+    (idle, event_pb2.ContextCompacted(), "context/compacted without open turn"),
+    (reading, event_pb2.ContextCompacted(), "context/compacted while tool/call still open"),
+    (
+        lambda: turn().stopping(common.TURN_END_REASON_ABORTED),
+        event_pb2.ContextCompacted(),
+        "context/compacted after turn/stopping",
+    ),
+    (
+        idle,
+        event_pb2.AgentRequest(purpose=common.REQUEST_PURPOSE_COMPACTION),
+        "agent/request without open turn",
+    ),
+]
+
 CALLS = [
     (turn, call("c1"), "tool/call without open step"),
     (reading, call("c1"), "tool/call id already used"),
@@ -283,6 +298,7 @@ VIOLATIONS = [
     *STEPS,
     *MESSAGES,
     *IN_A_STEP,
+    *COMPACTION,
     *CALLS,
     *REQUESTS,
     *AFTER_STOPPING,
@@ -492,7 +508,11 @@ def test_what_may_still_come_after_stopping() -> None:
 @pytest.mark.req("LOG-03")
 def test_model_requests_that_are_of_no_step_need_none() -> None:
     for purpose in (common.REQUEST_PURPOSE_TITLE, common.REQUEST_PURPOSE_COMPACTION):
-        idle().add(event_pb2.AgentRequest(purpose=purpose), event_pb2.Usage(purpose=purpose))
+        turn().add(event_pb2.AgentRequest(purpose=purpose), event_pb2.Usage(purpose=purpose))
+    title = common.REQUEST_PURPOSE_TITLE
+    idle().add(event_pb2.AgentRequest(purpose=title), event_pb2.Usage(purpose=title))
+    between().add(event_pb2.ContextCompacted())
+    step().add(event_pb2.ContextCompacted())
 
 
 @pytest.mark.req("LOG-03")

@@ -93,6 +93,28 @@ async def test_the_cost_of_a_session_is_with_its_descendants(tmp_path: Path) -> 
         ]
 
 
+@pytest.mark.req("M05", "BOUND-14")
+@pytest.mark.parametrize("mark", ["estimated", "unpriced"])
+async def test_what_is_not_known_of_a_cost_is_told_of_every_session_above(tmp_path: Path, mark: str) -> None:
+    async with opened(tmp_path) as log:
+        await log.append(created("A"), created("A1", parent="A", depth=1), created("B"))
+        for session in ("A", "A1", "B"):
+            await log.append(turn(session), step(session), usage(session, 5))
+        assert not any(getattr(total, mark) for total in (await log.catalogue.totals(["A", "B"])).values())
+        counted = event_pb2.Usage(purpose=common.REQUEST_PURPOSE_STEP, model="m", **{mark: True})
+        await log.append(draft("A1", counted))
+        totals = await log.catalogue.totals(["A", "A1", "B"])
+        assert {name: getattr(total, mark) for name, total in totals.items()} == {
+            "A": True,
+            "A1": True,
+            "B": False,
+        }
+        page = await log.catalogue.sessions(include_children=True)
+        assert {one.id: getattr(one, mark) for one in page.sessions} == {"A": True, "A1": True, "B": False}
+        other = {"estimated": "unpriced", "unpriced": "estimated"}[mark]
+        assert not any(getattr(one, other) for one in page.sessions)
+
+
 @pytest.mark.req("LOG-19")
 async def test_usage_is_a_row_of_the_ledger(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:

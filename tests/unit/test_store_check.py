@@ -12,6 +12,7 @@ from tests.unit.store_samples import fill, killed_copy
 from tests.unit.stored import TickingClock, created, database, note, opened, query
 
 from turnd.store.check import BackgroundCheck, CheckStopped, integrity_check, quick_check
+from turnd.store.checksum import define
 from turnd.store.damage import suspicion
 from turnd.store.health import WalWatch
 from turnd.store.hold import Hold
@@ -103,10 +104,19 @@ async def test_what_the_check_finds_is_said_while_the_daemon_serves_and_recovere
         ("DROP TABLE usage_ledger", "the table usage_ledger is missing", True),
         (
             "UPDATE events SET event = X'FFFF' WHERE position = 5",
-            "the event at position 5 cannot be read",
+            "event 5 of A, at position 5 does not fit its checksum",
+            True,
+        ),
+        (
+            "UPDATE events SET event = X'FFFF', checksum = row_checksum(5, 1, 5, X'FFFF') WHERE position = 5",
+            "event 5 of A, at position 5 cannot be read: ",
             False,
         ),
-        ("UPDATE events SET event = X'' WHERE position = 5", "the event at position 5 is number 5", False),
+        (
+            "UPDATE events SET event = X'', checksum = row_checksum(5, 1, 5, X'') WHERE position = 5",
+            "event 5 of A, at position 5 says that it is 0",
+            False,
+        ),
     ],
 )
 async def test_what_is_missing_or_unreadable_is_found(
@@ -118,6 +128,7 @@ async def test_what_is_missing_or_unreadable_is_found(
     assert quick_check(database(tmp_path), never()) == []
     assert integrity_check(database(tmp_path), never()) == []
     with closing(sqlite3.connect(database(tmp_path), isolation_level=None)) as other:
+        define(other)
         other.execute(statement)
     (found,) = integrity_check(database(tmp_path), never())
     assert found.startswith(fault)

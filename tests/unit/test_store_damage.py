@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.unit.store_samples import fill, killed_copy, tables
+from tests.unit.store_samples import fill, killed_copy, row_of, tables
 from tests.unit.stored import created, database, note, opened, query, stored_events, turn
 
 from turnd.ports import LogFailed
@@ -104,7 +104,7 @@ def test_text_that_looks_like_a_page_is_not_taken_for_rows(tmp_path: Path) -> No
     forged.mkdir()
     with closing(open_for_writing(database(forged))) as connection:
         event = event_pb2.Event(session="forged", seq=1).SerializeToString()
-        connection.execute("INSERT INTO events VALUES (1, 1, 1, ?)", (event,))
+        connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", row_of(1, 1, 1, event))
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     pages = database(forged).read_bytes()
     leaf = next(
@@ -114,7 +114,8 @@ def test_text_that_looks_like_a_page_is_not_taken_for_rows(tmp_path: Path) -> No
     with closing(open_for_writing(database(tmp_path))) as connection:
         for shift in range(8):
             text = b"x" * shift + page * 40
-            connection.execute("INSERT INTO events VALUES (?, 1, ?, ?)", (shift + 1, shift + 1, text))
+            row = row_of(shift + 1, 1, shift + 1, text)
+            connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", row)
     assert list(event_rows(database(forged)))
     assert list(event_rows(database(tmp_path))) == []
 
@@ -294,9 +295,8 @@ async def test_what_failed_at_its_commit_does_not_come_back_as_committed(tmp_pat
         event = event_pb2.Event(session="B", seq=seq + 1, note=event_pb2.Note(text="followed"))
         other.execute("PRAGMA wal_autocheckpoint = 0")
         other.execute("BEGIN")
-        other.execute(
-            "INSERT INTO events VALUES (?, ?, ?, ?)", (last + 1, key, seq + 1, event.SerializeToString())
-        )
+        row = row_of(last + 1, key, seq + 1, event.SerializeToString())
+        other.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", row)
         other.execute("UPDATE sessions SET last_seq = ? WHERE key = ?", (seq + 1, key))
         other.execute("COMMIT")
         expected = other.execute("SELECT position, event FROM events ORDER BY position").fetchall()

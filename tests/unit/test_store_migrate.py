@@ -7,21 +7,26 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.golden.make_version_0 import SCRIPT, version_0
-from tests.golden.make_version_1 import SCRIPT as VERSION_1
 from tests.unit.store_samples import tables
 from tests.unit.stored import database, note, opened, payloads, query, stored_events
 
+from turnd.store import migrate as migration
+from turnd.store.check import integrity_check
 from turnd.store.migrate import STEPS, MigrationFailed, migrate
 from turnd.store.opening import rebuild_file
+from turnd.store.reading import UnreadableLog
 from turnd.store.rebuild import Progress, rebuild
 from turnd.store.schema import APPLICATION_ID, VERSION, NotALog, SchemaTooNew, open_for_writing, version_of
 from turnd.store.transfer import verify_stored
 
+VERSION_1 = SCRIPT.with_name("version-1.sql")
+"""A log that the last turnd of version 1 wrote, as SQL text; there is nothing left that could write it anew."""
 LONG, OPEN, SHORT = (f"01JZY3K5V7Q8W9E0R1T2Y3U4{end}" for end in ("I5", "A1", "B2"))
 
 
@@ -78,17 +83,93 @@ async def test_version_0_is_migrated_after_a_backup(tmp_path: Path, wal: bool) -
         assert rebuild(connection, lambda done, total: None).differences == []
 
 
-@pytest.mark.req("LOG-13", "LOG-15")
-async def test_a_file_of_version_1_opens_as_it_is(tmp_path: Path) -> None:
-    """What fails here would fail for every file there is: a change of tables or of what is in them is a version."""
-    with closing(sqlite3.connect(database(tmp_path))) as connection:
+def file_of_version_1(directory: Path, *statements: str) -> Path:
+    """With a stored answer, and what else was done to it."""
+    path = database(directory)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(VERSION_1.read_text(encoding="utf-8"))
-    before = tables(database(tmp_path))
-    notes, found = rebuild_file(database(tmp_path), lambda: 0, lambda done, total: None)
+        connection.execute("INSERT INTO requests VALUES ('r', 'SendMessage', X'01', X'02', 3)")
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+    return path
+
+
+@pytest.mark.req("LOG-13", "LOG-15")
+@pytest.mark.parametrize("batch", [1, 3, 1000])
+async def test_version_1_gets_checksums_after_a_backup_and_nothing_else_changes(
+    tmp_path: Path, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = file_of_version_1(tmp_path)
+    before = tables(path)
+    for name in ("_WITH_CHECKSUMS", "_MOVED"):
+        statement = getattr(migration, name).replace("LIMIT 1000", f"LIMIT {batch}")
+        monkeypatch.setattr(migration, name, statement)
+    notes, found = rebuild_file(path, lambda: 0, lambda done, total: None)
     assert (notes, found.differences, found.broken) == ([], [], [])
-    assert tables(database(tmp_path)) == before
+    (backup,) = backups(tmp_path)
+    assert tables(backup) == before
+    after = tables(path)
+    assert [row[:4] for row in after["events"]] == before["events"]
+    assert after["usage_ledger"] == before["usage_ledger"]
+    assert after["plan_items"] == before["plan_items"]
+    assert query(tmp_path, "SELECT request_id FROM requests") == [("r",)]
+    assert integrity_check(path, threading.Event()) == []
     async with opened(tmp_path) as log:
-        assert not backups(tmp_path)
+        assert log.problems() == []
+        for session in (LONG, OPEN, SHORT):
+            assert (await verify_stored(log, session)).lawful
+    assert backups(tmp_path) == [backup]
+
+
+@pytest.mark.req("LOG-15", "V10")
+def test_a_step_that_fails_after_others_undoes_all_of_them(tmp_path: Path) -> None:
+    path = old_file(tmp_path)
+    content = path.read_bytes()
+
+    def full(connection: sqlite3.Connection, progress: Progress) -> None:
+        STEPS[1](connection, progress)
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with pytest.raises(MigrationFailed):
+        migrate(path, 0, 0, lambda done, total: None, {0: STEPS[0], 1: full})
+    assert path.read_bytes() == content
+
+
+@pytest.mark.req("LOG-15", "LOG-16")
+async def test_what_was_garbled_in_version_1_is_found_after_the_migration_too(tmp_path: Path) -> None:
+    """A text in the place of a blob has no checksum; a blob that is no event has one, and is no event."""
+    garbled = ("UPDATE events SET event = CAST(X'FF' AS TEXT) WHERE session = 1 AND seq = 2",)
+    file_of_version_1(tmp_path, *garbled)
+    async with opened(tmp_path) as log:
+        with pytest.raises(UnreadableLog, match=f"the log of {LONG} is damaged at event 2"):
+            await verify_stored(log, LONG)
+        assert (await verify_stored(log, OPEN)).lawful
+    other = tmp_path / "other"
+    other.mkdir()
+    file_of_version_1(other, *garbled, "UPDATE events SET event = X'FF' WHERE session = 3 AND seq = 2")
+    async with opened(other) as log:
+        (problem,) = log.problems()
+        assert f"{LONG}: 1 of at least 55 events kept" in problem
+        assert f"{SHORT}: 1 of at least 2 events kept" in problem
+        for session in (LONG, OPEN, SHORT):
+            assert (await verify_stored(log, session)).lawful
+
+
+@pytest.mark.req("LOG-15", "LOG-16")
+async def test_a_file_of_version_1_with_a_damaged_page_is_recovered(tmp_path: Path) -> None:
+    path = file_of_version_1(tmp_path, "INSERT INTO events VALUES (1000, 3, 3, zeroblob(100000))")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    content = bytearray(path.read_bytes())
+    long = [at for at in range(4096, 4096 * pages, 4096) if not any(content[at + 4 : at + 4096])]
+    content[long[3] : long[3] + 4] = b"\xff" * 4
+    path.write_bytes(content)
+    async with opened(tmp_path) as log:
+        (problem,) = log.problems()
+        assert "the log was damaged" in problem
         for session in (LONG, OPEN, SHORT):
             assert (await verify_stored(log, session)).lawful
 

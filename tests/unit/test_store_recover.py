@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.unit.store_samples import forge
 from tests.unit.stored import (
     TickingClock,
     call,
@@ -177,9 +177,8 @@ async def test_grandchildren_are_closed_before_their_parents(tmp_path: Path) -> 
 async def test_a_log_that_cannot_go_on_does_not_keep_the_others_from_starting(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
         await log.append(created("broken"), note("broken"), turn("broken"), created("open"), turn("open"))
-    with closing(sqlite3.connect(database(tmp_path))) as other, other:
-        unlawful = event_pb2.Event(session="broken", seq=2, turn_end=event_pb2.TurnEnd()).SerializeToString()
-        other.execute("UPDATE events SET event = ? WHERE session = 1 AND seq = 2", (unlawful,))
+    unlawful = event_pb2.Event(session="broken", seq=2, turn_end=event_pb2.TurnEnd()).SerializeToString()
+    forge(database(tmp_path), 1, 2, unlawful)
     async with restarted(tmp_path) as (log, repaired):
         assert repaired == ["open"]
         with pytest.raises(BrokenLog) as caught:

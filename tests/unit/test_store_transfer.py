@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.stored import chunk, created, opened, step, stored_events, turn
 
 from turnd.ports import UnknownSession
+from turnd.store import lines as lines_module
 from turnd.store import transfer
 from turnd.store.transfer import Report, Verifier, export_lines, verify_lines, verify_stored
 from turnd.v1.jsonform import event_from_json
@@ -143,7 +144,7 @@ def test_the_report_and_the_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(transfer, "MAX_FAULTS", 5)
     report = verify_lines([b"x\n"] * 20)
     assert (len(report.faults), report.faults_in_all, report.lawful) == (5, 5, False)
-    monkeypatch.setattr(transfer, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 1000)
     verifier = Verifier()
     for _ in range(50):
         verifier.feed(b"y" * 100)

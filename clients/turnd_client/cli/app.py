@@ -9,10 +9,10 @@ import getpass
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
 
@@ -22,6 +22,9 @@ from turnd_client.connect import connect_or_start
 from turnd_client.errors import ClientError
 
 _Parameters = ParamSpec("_Parameters")
+_T = TypeVar("_T")
+PROGRESS_S = 5.0
+"""Between two words about something that takes long."""
 
 
 class Failed(click.ClickException):
@@ -54,6 +57,17 @@ class Caller:
     def lost(self, error: ClientError) -> None:
         """Tells that the daemon went away and is waited for."""
         self.say(waiting_text(error, self.environment))
+
+    async def patiently(self, work: Awaitable[_T], progress: Callable[[], str]) -> _T:
+        """Waits for something long, and tells a terminal now and then how far it is."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait({task}, timeout=PROGRESS_S))[0]:
+                if sys.stderr.isatty():
+                    self.say(progress())
+            return await task
+        finally:
+            task.cancel()
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:

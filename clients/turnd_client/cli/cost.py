@@ -8,7 +8,7 @@ from turnd.v1 import daemon_pb2
 from turnd_client.cli.app import Caller, Misused, command, json_option, print_json
 from turnd_client.cli.table import print_table
 from turnd_client.text import visible
-from turnd_client.units import usd, usd_text
+from turnd_client.units import cost_text, usd
 
 _DIMENSIONS = ("session", "model", "day", "step", "purpose")
 
@@ -47,7 +47,12 @@ async def cost(caller: Caller, session: str, by: str, as_json: bool) -> int:
         names.insert(0, "session")
     heads = (*(name.upper() for name in names), "REQUESTS", "INPUT", "CACHED", "OUTPUT", "COST")
     print_table((heads, *(_row(row, names) for row in spent.rows)))
-    click.echo(f"total {usd_text(spent.total_nano_usd)}")
+    total = cost_text(
+        spent.total_nano_usd,
+        estimated=any(row.estimated for row in spent.rows),
+        unpriced=any(row.unpriced for row in spent.rows),
+    )
+    click.echo(f"total {total}")
     return 0
 
 
@@ -66,7 +71,7 @@ def _row(row: daemon_pb2.CostRow, names: list[str]) -> tuple[str, ...]:
         str(tokens.input_tokens + tokens.cache_write_tokens),
         str(tokens.cache_read_tokens),
         str(tokens.output_tokens + tokens.reasoning_tokens),
-        usd_text(row.cost_nano_usd) + ("~" if row.estimated else "") + ("+" if row.unpriced else ""),
+        cost_text(row.cost_nano_usd, estimated=row.estimated, unpriced=row.unpriced),
     )
 
 

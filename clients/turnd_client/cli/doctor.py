@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from collections.abc import Awaitable, Iterable
-from typing import TypeVar
+import time
+from collections.abc import Iterable
 
 import click
 
 from turnd.v1 import daemon_pb2
 from turnd_client.cli.app import Caller, command, json_option, print_json
 from turnd_client.text import visible
-
-_T = TypeVar("_T")
-_PROGRESS_S = 5.0
-"""How often a terminal is told that the daemon still reads."""
 
 
 @click.command()
@@ -31,7 +25,10 @@ async def doctor(caller: Caller, quick: bool, as_json: bool) -> int:
         if not quick:
             size = next((check.finding for check in found if check.name == "log file"), "")
             caller.say(f"reading the whole log: {visible(size)}")
-            everything = await _with_progress(caller, client.doctor(full=True))
+            started = time.monotonic()
+            everything = await caller.patiently(
+                client.doctor(full=True), lambda: f"still reading, for {time.monotonic() - started:.0f} s"
+            )
             names = {check.name for check in found}
             more = [check for check in everything.checks if check.name not in names]
             found += more
@@ -43,19 +40,6 @@ async def doctor(caller: Caller, quick: bool, as_json: bool) -> int:
     elif sound:
         click.echo("everything is in order")
     return 0 if sound else 1
-
-
-async def _with_progress(caller: Caller, work: Awaitable[_T]) -> _T:
-    task = asyncio.ensure_future(work)
-    waited = 0.0
-    try:
-        while not (await asyncio.wait({task}, timeout=_PROGRESS_S))[0]:
-            waited += _PROGRESS_S
-            if sys.stderr.isatty():
-                caller.say(f"still reading, for {waited:.0f} s")
-        return await task
-    finally:
-        task.cancel()
 
 
 def _show(checks: Iterable[daemon_pb2.DoctorCheck]) -> None:

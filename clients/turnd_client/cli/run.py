@@ -21,9 +21,9 @@ from turnd_client.client import Client
 from turnd_client.errors import ClientError, Refused
 from turnd_client.follow import follow
 from turnd_client.outcome import ExitCode, Outcome
-from turnd_client.shapes import reason_text
+from turnd_client.shapes import reason_text, session_cost
 from turnd_client.text import cleaned, one_line
-from turnd_client.units import counted, usd_text
+from turnd_client.units import counted
 
 _REPLAY = "replay:"
 _TITLE_WIDTH = 60
@@ -181,14 +181,19 @@ def _absolute(model: str) -> str:
 
 def _summary(caller: Caller, outcome: Outcome, session: sessions_pb2.Session) -> None:
     reason = reason_text(outcome.reason)
-    cause = f" ({outcome.cause})" if outcome.cause else ""
+    cause = f" ({outcome.why})" if outcome.why else ""
     caller.say(
-        f"{reason}{cause}: {counted(session.steps, 'step')}, {usd_text(session.cost_nano_usd)}; "
+        f"{reason}{cause}: {counted(session.steps, 'step')}, {session_cost(session)}; "
         f"`turn log {session.id}` has every event"
     )
     for denied in outcome.denied.values():
         caller.say(
             f"denied, because nobody was there: {denied['provider']}.{denied['tool']}: {denied['reason']}"
+        )
+    if session.unpriced:
+        caller.say(
+            f"no price is known for some of the models of this session: what they cost is not in it; "
+            f"`turn cost {session.id} --by model` marks them with a +, and [prices] in the configuration can state it"
         )
     if outcome.exit_code() is ExitCode.LIMIT and outcome.is_paused:
         caller.say("paused: it goes on when it gets a new allowance")

@@ -14,7 +14,7 @@ from turnd.v1 import common_pb2, sessions_pb2
 from turnd_client.cli.app import Caller, Misused, command, json_option, print_json
 from turnd_client.cli.table import print_table
 from turnd_client.screen import Screen
-from turnd_client.shapes import reason_text, session_json, shown_json, status_text
+from turnd_client.shapes import reason_text, session_cost, session_json, shown_json, status_text
 from turnd_client.text import one_line, visible
 from turnd_client.units import counted, duration_text, usd_text
 
@@ -75,7 +75,7 @@ def _row(session: sessions_pb2.Session) -> tuple[str, ...]:
         session.id,
         session.created.ToDatetime(tzinfo=UTC).astimezone().strftime("%Y-%m-%d %H:%M"),
         status_text(session.status),
-        usd_text(session.cost_nano_usd),
+        session_cost(session),
         counted(len(session.open_requests), "request") if session.open_requests else "-",
         visible(session.cwd),
         "  " * session.depth + one_line(session.title, _TITLE_WIDTH),
@@ -99,7 +99,7 @@ async def show(caller: Caller, session: str, as_json: bool) -> int:
     for name, value in _rows(shown):
         screen.row(name, value)
     for child in children:
-        what = f"{status_text(child.status)}, {usd_text(child.cost_nano_usd)}, {one_line(child.title, 80)}"
+        what = f"{status_text(child.status)}, {session_cost(child)}, {one_line(child.title, 80)}"
         screen.row("sub-agent", f"{child.id} {what}")
     for message in shown.session.queued:
         text = " ".join(block.text.text for block in message.blocks)
@@ -131,12 +131,18 @@ def _rows(shown: sessions_pb2.GetSessionResponse) -> list[tuple[str, str]]:
         ("created", started.strftime("%Y-%m-%d %H:%M:%S")),
         ("parent", session.parent),
         ("turns", f"{session.turns}, {counted(session.steps, 'step')}, {counted(session.last_seq, 'event')}"),
-        ("cost", usd_text(session.cost_nano_usd)),
+        ("cost", _cost(session)),
         ("bounds", _bounds(shown)),
         ("sandbox", visible(shown.sandbox)),
         ("not enforced", f"{counted(gaps, 'thing')}, see turn status" if gaps else ""),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _cost(session: sessions_pb2.Session) -> str:
+    notes = ["some of it is estimated"] if session.estimated else []
+    notes += ["for some of it no price is known"] if session.unpriced else []
+    return ", ".join((session_cost(session), f"{session.weighted_tokens} weighted tokens", *notes))
 
 
 def _bounds(shown: sessions_pb2.GetSessionResponse) -> str:

@@ -3,8 +3,9 @@
 from turnd.config.extensions import Hook, McpServer, Provider, Sandbox, Unconfined
 from turnd.config.limits import Limits, Retry
 from turnd.config.load import load
-from turnd.config.models import ModelServer, Pricing
+from turnd.config.models import ModelServer
 from turnd.config.paths import prepare
+from turnd.config.prices import Pricing
 from turnd.config.problems import ConfigError, Origin
 from turnd.config.profile import DoomLoop, Profile
 from turnd.config.schema import Config, Telemetry

@@ -8,6 +8,7 @@ from decimal import Decimal
 from turnd.config.kinds import Fraction, Number, Record, Whole, key
 
 _SECONDS = Fraction(Number(unit="seconds"))
+_HEAVIEST = Decimal(1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +48,14 @@ class Limits:
         Fraction(Number(above=True, most=Decimal(1))),
         "share of the model's window that the history may fill before it is compacted",
         default=0.8,
+    )
+    sampling_token_weight: Decimal = key(
+        Number(most=_HEAVIEST),
+        "of an output token in weighted_tokens; 0: it is not counted",
+        default=Decimal(5),
+    )
+    prefill_token_weight: Decimal = key(
+        Number(most=_HEAVIEST),
+        "the same of an input token that was not read from a cache",
+        default=Decimal(1),
     )

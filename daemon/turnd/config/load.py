@@ -36,6 +36,7 @@ def load(file: Path) -> Config:
         hooks=document.hooks,
         providers=document.providers,
         models=document.models,
+        prices=document.prices,
         telemetry=document.telemetry,
         warnings=tuple(
             f'{rule.source}: policy: the rule "{rule.name}" has an empty match: it matches every call'

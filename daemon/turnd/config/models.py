@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from turnd.config.kinds import Choice, Flag, Number, Record, Scaled, Whole, key
+from turnd.config.kinds import Choice, Flag, Record, Whole, key
+from turnd.config.prices import PRICING, Pricing
 from turnd.config.problems import KeyPath, Problem, Refused, did_you_mean, expected
 from turnd.config.secrets import SECRET, Secret
 
-NANO_USD = 10**9
 VENDORS = ("anthropic", "openai", "openai-compatible")
 MODEL_KINDS = {vendor: vendor for vendor in VENDORS}
 
@@ -60,46 +60,6 @@ class Url:
         return value
 
 
-_RATE = Scaled(Number(unit="USD for a million tokens"), NANO_USD)
-
-
-@dataclass(frozen=True, slots=True)
-class Pricing:
-    """What tokens cost, in nano-USD for a million of them; or `free`, which has to be said (BOUND-08)."""
-
-    free: bool = key(Flag(), "the model costs nothing", default=False)
-    input: int | None = key(
-        _RATE, "input, neither read from nor written to a cache", default=None, name="input_per_mtok"
-    )
-    output: int | None = key(_RATE, "output, reasoning included", default=None, name="output_per_mtok")
-    cache_read: int | None = key(
-        _RATE, "input that was read from a cache; omitted: as input", default=None, name="cache_read_per_mtok"
-    )
-    cache_write: int | None = key(
-        _RATE,
-        "input that was written to a cache; omitted: as input",
-        default=None,
-        name="cache_write_per_mtok",
-    )
-
-
-def _check_pricing(pricing: Pricing) -> Mapping[str, str]:
-    rates = {
-        field.metadata["name"]: getattr(pricing, field.name)
-        for field in fields(pricing)
-        if field.name != "free"
-    }
-    if pricing.free:
-        return {
-            name: "the model is free, so it has no rates" for name, rate in rates.items() if rate is not None
-        }
-    needed = ("input_per_mtok", "output_per_mtok")
-    return {name: f"missing; expected {_RATE.name}, or free = true" for name in needed if rates[name] is None}
-
-
-PRICING = Record(Pricing, "a table", _check_pricing)
-
-
 @dataclass(frozen=True, slots=True)
 class ModelServer:
     """A server that models are asked at, under a name of the user's choice. Sizes in tokens."""
@@ -110,7 +70,9 @@ class ModelServer:
         SECRET, "where its key is; omitted: none, or the vendor's usual one", default=None
     )
     pricing: Pricing | None = key(
-        PRICING, "what it costs; omitted: looked up, and unknown is never zero", default=None
+        PRICING,
+        "what all its models cost; omitted: looked up for each in the built-in table, and unknown is never zero",
+        default=None,
     )
     context_window: int | None = key(Whole(1, "tokens"), "window of its models", default=None)
     max_output_tokens: int | None = key(Whole(1, "tokens"), "most that its models put out", default=None)

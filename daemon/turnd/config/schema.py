@@ -10,9 +10,10 @@ from immutables import Map
 from turnd.config.extensions import HOOK, PROVIDER, Hook, Provider, check_providers
 from turnd.config.kinds import Flag, Many, Named, Record, Text, key
 from turnd.config.limits import Limits
-from turnd.config.models import MODEL_SERVER, ModelServer, Url, server_of
+from turnd.config.models import MODEL_SERVER, ModelName, ModelServer, Url, server_of
 from turnd.config.policy import PolicyEntry
-from turnd.config.problems import KeyPath, Problem, did_you_mean
+from turnd.config.prices import PRICING, Pricing
+from turnd.config.problems import KeyPath, Problem, Refused, did_you_mean
 from turnd.config.profile import SHIPPED_PROFILE, Profile
 from turnd.rules.policy import PolicyRule
 
@@ -44,6 +45,11 @@ class Document:
     models: Mapping[str, ModelServer] = key(
         Named(MODEL_SERVER), "servers of models", default=Map[str, ModelServer]()
     )
+    prices: Mapping[str, Pricing] = key(
+        Named(PRICING),
+        "what single models cost, by their whole names; before [models.NAME] pricing and the built-in table",
+        default=Map[str, Pricing](),
+    )
     telemetry: Telemetry = key(Record(Telemetry), "traces and metrics", default=Telemetry())
 
     @property
@@ -62,10 +68,22 @@ class Document:
             problems += self._unknown_server((*path, "model"), profile.model)
             for index, model in enumerate(profile.fallback):
                 problems += self._unknown_server((*path, "fallback", index), model)
+        for name in self.prices:
+            problems += self._priced(name)
         for index, hook in enumerate(self.hooks):
             if hook.provider is not None:
                 problems += _unknown(("hooks", index, "provider"), hook.provider, self.providers, "provider")
         return problems
+
+    def _priced(self, name: str) -> list[Problem]:
+        path = ("prices", name)
+        if name.startswith("replay:"):
+            return [Problem(path, "a transcript states its prices itself, in its first line")]
+        try:
+            ModelName().read(name, path)
+        except Refused as refused:
+            return list(refused.problems)
+        return self._unknown_server(path, name)
 
     def _unknown_server(self, path: KeyPath, model: str | None) -> list[Problem]:
         server = server_of(model) if model is not None else None
@@ -83,6 +101,7 @@ class Config:
     hooks: tuple[Hook, ...]
     providers: Mapping[str, Provider]
     models: Mapping[str, ModelServer]
+    prices: Mapping[str, Pricing]
     telemetry: Telemetry
     warnings: tuple[str, ...] = ()
     """Legal, and probably not what was meant; each with file, line and key."""

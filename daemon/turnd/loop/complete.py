@@ -10,7 +10,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
-from turnd.loop.context import Request, compact_json
+from turnd.loop import ledger
+from turnd.loop.compact import shorten
+from turnd.loop.context import Request, assemble_context, prepare_request
 from turnd.loop.run import LimitFired, Run, StepFailed
 from turnd.ports import (
     ModelFailure,
@@ -25,8 +27,8 @@ from turnd.ports import (
     ToolCallStart,
     UsageReport,
 )
-from turnd.rules import canon, estimate, price
 from turnd.rules.assemble import AssembledCall, AssembledMessage, Assembler
+from turnd.rules.backoff import Reaction, reaction
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2
 from turnd.v1.jsonform import enum_text
@@ -62,9 +64,9 @@ async def complete(run: Run, request: Request, *, final: bool) -> Completion:
     Raises StepFailed where the model cannot be had, LimitFired where a bound fired before a retry. Cancelled, it
     first logs what had arrived, marked partial and without its calls (LOOP-07).
     """
-    _refuse_unpriced(run)
+    ledger.refuse_unpriced(run)
     await run.append(_agent_request(request))
-    attempt, empties = 1, 0
+    attempt, empties, shortened = 1, 0, False
     while True:
         received = await _receive(run, request, attempt)
         if isinstance(received, _Received):
@@ -75,6 +77,11 @@ async def complete(run: Run, request: Request, *, final: bool) -> Completion:
                 category=common.MODEL_ERROR_CATEGORY_EMPTY_ANSWER,
                 message=f"the model answered nothing, {empties} times in this step",
             )
+        if reaction(received.category) is Reaction.COMPACT and not (shortened or final):
+            request, shortened = await _shorter(run, received), True
+            attempt += 1
+            await run.append(_agent_request(request))
+            continue
         delay_ms = None if final else _retry_delay_ms(run, received, attempt, empties)
         if delay_ms is None:
             raise StepFailed(_error_stop(run, received))
@@ -83,6 +90,18 @@ async def complete(run: Run, request: Request, *, final: bool) -> Completion:
         if reached := run.limits_reached():
             raise LimitFired(reached)
         attempt += 1
+
+
+async def _shorter(run: Run, refused: common.ModelError) -> Request:
+    """The request made anew, lines 1 and 2 with their hooks, after a compaction: the vendor refused it as too long.
+
+    Raises StepFailed where nothing could be left out.
+    """
+    if not await shorten(run):
+        raise StepFailed(_error_stop(run, refused))
+    if reached := run.limits_reached():
+        raise LimitFired(reached)
+    return await prepare_request(run, await assemble_context(run), final=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +153,7 @@ class _Attempt:
         self._pending: list[event_pb2.Delta] = []
         self._pending_bytes = 0
         self._received_bytes = 0
+        self._reasoning_bytes = 0
         self._message_bytes = 0
         self._tokens: common.TokenCounts | None = None
         self._began = False
@@ -218,15 +238,18 @@ class _Attempt:
             case TextDelta(text):
                 self._delta(assembler.text(text), text)
             case ThinkingDelta(text):
+                self._reasoning_bytes += _size(text)
                 self._delta(assembler.thinking(text), text)
             case ThinkingSignature(signature):
                 self._count(len(signature))
                 assembler.signature(signature)
             case RedactedThinking(data):
+                self._received_bytes += len(data)
+                self._reasoning_bytes += len(data)
                 self._count(len(data))
                 assembler.redacted(data)
             case ToolCallStart(key, vendor_call_id, wire_name):
-                self._count(CALL_BYTES + len(vendor_call_id.encode(errors="surrogatepass")))
+                self._count(CALL_BYTES + _size(vendor_call_id))
                 self._delta(assembler.tool_start(key, vendor_call_id, wire_name), wire_name)
             case ToolCallDelta(key, arguments):
                 self._delta(assembler.tool_arguments(key, arguments), arguments)
@@ -240,7 +263,7 @@ class _Attempt:
         return False
 
     def _delta(self, delta: event_pb2.Delta | None, text: str) -> None:
-        size = len(text.encode(errors="surrogatepass"))
+        size = _size(text)
         self._received_bytes += size
         self._count(size)
         if delta is not None:
@@ -272,22 +295,14 @@ class _Attempt:
         return self._booked
 
     def _usage(self) -> event_pb2.Usage:
-        run, estimated = self._run, self._tokens is None
-        tokens = self._tokens or common.TokenCounts(
-            input_tokens=self._request.estimated_tokens,
-            output_tokens=estimate.tokens_of_bytes(self._received_bytes),
-        )
-        known = run.model.price(run.world.clock.now_us(), tokens)
-        return event_pb2.Usage(
-            purpose=self._request.request.purpose,
-            attempt=self._attempt,
-            model=run.model.spec.id,
-            tokens=tokens,
-            cost_nano_usd=0 if known is None else price.cost(known, tokens),
-            free=known is not None and known.free,
-            estimated=estimated,
-            unpriced=known is None,
-            weighted_tokens=price.weighted_tokens(tokens),
+        return ledger.usage(
+            self._run,
+            self._run.model,
+            self._request.request,
+            self._attempt,
+            self._tokens,
+            self._received_bytes - self._reasoning_bytes,
+            self._reasoning_bytes,
         )
 
 
@@ -330,26 +345,7 @@ def _tool_call(run: Run, called: AssembledCall, provider: str, tool: str, index:
 
 
 def _agent_request(request: Request) -> event_pb2.AgentRequest:
-    made = request.request
-    parameters = compact_json(made.parameters) if made.parameters else b""
-    return event_pb2.AgentRequest(
-        purpose=made.purpose,
-        model=request.model,
-        parameters=parameters,
-        tools=request.offered,
-        tools_withheld=made.tools_withheld,
-        estimated_tokens=request.estimated_tokens,
-        messages=len(made.messages),
-        digest=canon.request_digest(
-            request.model,
-            made.system,
-            (message.digest for message in made.messages),
-            ((t.wire_name, t.description, t.input_schema) for t in made.tools),
-            made.tools_withheld,
-            parameters,
-        ),
-        whole=request.whole,
-    )
+    return ledger.agent_request(request.model, request.request, request.offered, request.whole)
 
 
 def merged(deltas: list[event_pb2.Delta]) -> list[event_pb2.Delta]:
@@ -380,21 +376,6 @@ def _retry_delay_ms(run: Run, error: common.ModelError, attempt: int, empties: i
     return run.settings.retry.delay(attempt, error, run.settings.jitter, rest_ms=run.wall_clock_left_ms())
 
 
-def _refuse_unpriced(run: Run) -> None:
-    """An unknown price under a cost bound, its own or above it, ends the Step before anything is spent (BOUND-08)."""
-    if not any(view.bounds.HasField("max_cost_nano_usd") for view in run.path):
-        return
-    if run.model.price(run.world.clock.now_us(), common.TokenCounts()) is None:
-        raise StepFailed(
-            event_pb2.ErrorStop(
-                source="model",
-                category="unpriced",
-                message=f"no price is known for {run.model.spec.id}, and the session has max_cost_usd: "
-                "configure pricing for the model, or leave the bound out",
-            )
-        )
-
-
 def _error_stop(run: Run, error: common.ModelError) -> event_pb2.ErrorStop:
     code = f" ({error.vendor_code})" if error.vendor_code else ""
     return event_pb2.ErrorStop(
@@ -402,6 +383,10 @@ def _error_stop(run: Run, error: common.ModelError) -> event_pb2.ErrorStop:
         category=enum_text(common.ModelErrorCategory, error.category),
         message=f"{run.model.spec.id}: {error.message}{code}",
     )
+
+
+def _size(text: str) -> int:
+    return len(text.encode(errors="surrogatepass"))
 
 
 def _broken(message: str) -> ModelFailure:

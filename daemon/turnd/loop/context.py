@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
+from turnd.loop.ledger import compact_json
 from turnd.loop.run import Run, StepFailed
 from turnd.ports import MAX_EVENT_BYTES, Dispatched, Message, ModelRequest, Tool, WireTool
-from turnd.rules import estimate
+from turnd.rules import compact, estimate
+from turnd.rules.cache_points import cache_points
+from turnd.rules.compact import Budget
 from turnd.rules.naming import WireNames
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2
@@ -27,7 +30,6 @@ class Request:
     request: ModelRequest
     names: WireNames
     offered: tuple[event_pb2.OfferedTool, ...]
-    estimated_tokens: int
     whole: bytes
     """The request as JSON where a hook changed it; empty elsewhere."""
 
@@ -35,8 +37,7 @@ class Request:
 async def assemble_context(run: Run) -> tuple[Message, ...]:
     """Line 1: the history within the budget, through the hook `context-assemble`."""
     messages = run.history.messages()
-    spec = run.model.spec
-    budget = int((spec.context_window - spec.max_output_tokens) * run.settings.context_share)
+    budget = context_budget(run).due
     dispatched = await run.dispatch(
         common.HOOK_POINT_CONTEXT_ASSEMBLE,
         lambda: {"history": _messages_to_json(messages), "budget": budget},
@@ -51,15 +52,8 @@ async def prepare_request(run: Run, messages: tuple[Message, ...], *, final: boo
     those that spawn only where a sub-agent could be started (SUB-04).
     """
     view = run.view
-    registered = run.tools.offered()
-    names = WireNames((tool.provider, tool.spec.name) for tool in registered)
-    may_spawn = run.children.may_spawn(run.session)
-    shown = tuple(
-        tool
-        for tool in registered
-        if not (view.planning and _mutates(tool)) and (may_spawn or not tool.spec.spawns)
-    )
-    offered = () if final and not run.model.spec.needs_tools_with_history else shown
+    names = _names(run)
+    offered = () if final and not run.model.spec.needs_tools_with_history else _shown(run)
     wire = tuple(_wire_tool(tool, names) for tool in offered)
     parameters = _parameters(view.profile.parameters)
     dispatched = await run.dispatch(
@@ -78,11 +72,12 @@ async def prepare_request(run: Run, messages: tuple[Message, ...], *, final: boo
         number=0,
         depth=view.depth,
         profile=view.profile.name,
-        system=view.profile.system_prompt,
+        system=run.system,
         messages=messages,
         tools=wire,
         tools_withheld=final,
         parameters=parameters,
+        cache_points=cache_points(messages, run.history.before_turn()),
     )
     whole = b"" if dispatched.changed is None else _whole(dispatched.changed)
     return Request(
@@ -90,14 +85,41 @@ async def prepare_request(run: Run, messages: tuple[Message, ...], *, final: boo
         request=request,
         names=names,
         offered=tuple(_offered(tool, names) for tool in offered),
-        estimated_tokens=_estimate(request),
         whole=whole,
     )
 
 
-def compact_json(value: object) -> bytes:
-    """A value as compact JSON, every integer exact."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+def context_budget(run: Run) -> Budget:
+    """What the messages of the next request may come to (MODEL-08)."""
+    spec = run.model.spec
+    names = _names(run)
+    asked = _parameters(run.view.profile.parameters).get("max_output_tokens")
+    tools = [_wire_tool(tool, names) for tool in _shown(run)]
+    return compact.budget(
+        spec.context_window,
+        run.settings.context_share,
+        most_output=spec.max_output_tokens,
+        asked_output=asked if isinstance(asked, int) else None,
+        system=estimate.tokens(run.system),
+        tools=estimate.request_tokens(
+            "", (), ((tool.wire_name, tool.description, tool.input_schema) for tool in tools)
+        ),
+    )
+
+
+def _names(run: Run) -> WireNames:
+    return WireNames((tool.provider, tool.spec.name) for tool in run.tools.offered())
+
+
+def _shown(run: Run) -> tuple[Tool, ...]:
+    """In plan mode without resource tools (GATE-11), without those that spawn where no sub-agent may start (SUB-04)."""
+    planning = run.view.planning
+    may_spawn = run.children.may_spawn(run.session)
+    return tuple(
+        tool
+        for tool in run.tools.offered()
+        if not (planning and _mutates(tool)) and (may_spawn or not tool.spec.spawns)
+    )
 
 
 def _whole(changed: Mapping[str, object]) -> bytes:
@@ -141,14 +163,6 @@ def _offered(tool: Tool, names: WireNames) -> event_pb2.OfferedTool:
 
 def _parameters(stored: bytes) -> Mapping[str, object]:
     return cast(Mapping[str, object], json.loads(stored)) if stored else {}
-
-
-def _estimate(request: ModelRequest) -> int:
-    return estimate.request_tokens(
-        request.system,
-        (message.tokens for message in request.messages),
-        ((tool.wire_name, tool.description, tool.input_schema) for tool in request.tools),
-    )
 
 
 def _messages_to_json(messages: Sequence[Message]) -> list[dict[str, object]]:

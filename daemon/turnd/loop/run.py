@@ -55,6 +55,8 @@ class Run:
     """Of the Step that this session works for, where it is a sub-agent's."""
     _model: Model | None = None
     _tools: ToolSet | None = None
+    system: str = ""
+    """What opens every request of this Turn: the system prompt and the instruction files, read when it began."""
 
     @property
     def model(self) -> Model:
@@ -66,9 +68,9 @@ class Run:
         assert self._tools is not None, "the tools are opened before the first Step of a Turn"
         return self._tools
 
-    def equip(self, model: Model, tools: ToolSet) -> None:
+    def equip(self, model: Model, tools: ToolSet, system: str) -> None:
         """What the Steps of this Turn use."""
-        self._model, self._tools = model, tools
+        self._model, self._tools, self.system = model, tools, system
 
     @property
     def state(self) -> SessionState:

@@ -10,6 +10,7 @@ import structlog
 from google.protobuf.message import Message as Payload
 
 from turnd.loop.breakers import Breakers
+from turnd.loop.ledger import unpriced
 from turnd.loop.meter import Meter
 from turnd.loop.outcome import Ending, failed
 from turnd.loop.run import Run, StepFailed
@@ -22,12 +23,14 @@ from turnd.loop.settle import (
     settle_stopped_turn,
     stop_for_cancel,
 )
+from turnd.loop.title import GRACE_S, Titling
 from turnd.loop.turn import resolve_turn
 from turnd.ports import (
     AnsweredRequest,
     Children,
     EventTooLarge,
     LogFailed,
+    Model,
     SandboxUnavailable,
     ToolSession,
     ToolSet,
@@ -38,6 +41,7 @@ from turnd.rules.doom import DoomLoop
 from turnd.rules.event import Draft
 from turnd.rules.history import History
 from turnd.rules.lifecycle import queue_waits
+from turnd.rules.opening import system_text
 from turnd.rules.state import Violation
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2, sessions_pb2
@@ -75,6 +79,7 @@ class LiveSession:
         self._work: asyncio.Task[Ending] | None = None
         self._run: Run | None = None
         self._arriving: list[event_pb2.Event] | None = None
+        self._titling = Titling()
         self._tools: ToolSet | None = None
         self._tools_for: tuple[tuple[str, ...], Mapping[str, str]] = ((), {})
         self._asked = False
@@ -169,6 +174,7 @@ class LiveSession:
         if self._world.log.state(self.session).open_turn is None:
             return False
         log.error("a turn has lost its task; it is closed", session=self.session)
+        await self._titling.end()
         await stop_for_cancel(self._world, self.session, cause, client, before, answered)
         await settle_stopped_turn(self._world, self._children, self.session)
         self._run = None
@@ -185,6 +191,7 @@ class LiveSession:
         self._stopped = True
         await self.cancel(cause, "")
         await self.idle()
+        await self._titling.end()
         await self._wake()
         await self._close_tools()
 
@@ -202,6 +209,7 @@ class LiveSession:
         try:
             await self.cancel(common.CANCEL_CAUSE_USER, client)
             await self.idle()
+            await self._titling.end(GRACE_S)
             if not self._world.log.state(self.session).ended:
                 await end_session(self._world, self.session, status, client, answered)
             await self._wake()
@@ -265,6 +273,9 @@ class LiveSession:
                 resolve_turn(run, message, self._prepare), name=f"work of {self.session}"
             )
             await asyncio.wait({self._work})
+            if run.state.limit is not None:
+                # The session ends with this Turn, and nothing may come after its end.
+                await self._titling.end()
             await close_turn(run, self._ending(self._work))
         except LogFailed as failure:
             await self._settle_when_the_log_takes_it(failure)
@@ -305,6 +316,8 @@ class LiveSession:
         """Every committed event of the session, in order: the history is carried forward by it (LOG-13)."""
         if self._run is not None:
             self._run.history.advance(event)
+            if event.HasField("assistant_message"):
+                self._titling.answered(self._run, event.assistant_message)
         elif self._arriving is not None:
             self._arriving.append(event)
 
@@ -343,14 +356,28 @@ class LiveSession:
             raise StepFailed(
                 event_pb2.ErrorStop(source="model", category="unknown_model", message=str(unknown))
             ) from unknown
+        await model.prepare()
+        self._warn_of_unknown_price(run, model)
         wanted = tuple(view.profile.tools), view.environment
         if self._tools is not None and self._tools_for != wanted:
             await self._close_tools()
         if self._tools is None:
             self._tools, self._tools_for = await self._open_tools(run), wanted
-        run.equip(model, self._tools)
+        files = await self._world.instructions.read(view.workspace, view.profile.instructions)
+        run.equip(model, self._tools, system_text(view.profile.system_prompt, files))
         if view.steps_in_opening == 0:
             await run.dispatch(common.HOOK_POINT_SESSION_START, lambda: session_payload(view))
+
+    def _warn_of_unknown_price(self, run: Run, model: Model) -> None:
+        """Once for a Turn; where there is a cost bound, the Step is refused instead (BOUND-08)."""
+        known = model.price(self._world.clock.now_us(), common.TokenCounts()) is not None
+        if not known and not unpriced(run, model):
+            log.warning(
+                "no price is known for the model: what this turn costs is not counted",
+                session=self.session,
+                turn=run.state.open_turn,
+                model=model.spec.id,
+            )
 
     async def _open_tools(self, run: Run) -> ToolSet:
         async def emit(payload: Payload) -> None:
@@ -382,6 +409,7 @@ class LiveSession:
         while not self._stopped:
             await self._world.clock.sleep(LOG_RETRY_S)
             try:
+                await self._titling.end()
                 await settle_failed_turn(self._world, self._children, self.session, failure)
                 self._run = None
                 return

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 
 from turnd.rules.backoff import RetryPolicy
 from turnd.rules.policy import Policy
+from turnd.rules.price import PREFILL_TOKEN_WEIGHT, SAMPLING_TOKEN_WEIGHT
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,5 +31,8 @@ class LoopSettings:
     tool_result_bytes: int = 131072
     """A tool result is capped to this when it is written."""
     context_share: float = 0.8
+    sampling_token_weight: Decimal = Decimal(SAMPLING_TOKEN_WEIGHT)
+    prefill_token_weight: Decimal = Decimal(PREFILL_TOKEN_WEIGHT)
+    """What weighted_tokens takes an output token and a fresh input token for (BOUND-12)."""
     idle_s: float = 600.0
     """A session without a Turn for so long lets go of its providers and of its history in memory."""

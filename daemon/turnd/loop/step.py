@@ -13,6 +13,7 @@ from turnd.loop.breakers import Tripped
 from turnd.loop.calls import Call, StepCalls, refuse
 from turnd.loop.complete import Completion, complete
 from turnd.loop.context import assemble_context, prepare_request
+from turnd.loop.doom_check import check_doom_loop
 from turnd.loop.execute import run_data_source, run_side_by_side
 from turnd.loop.gate import Plan, build_plan, decide_plan, precheck
 from turnd.loop.outcome import COMPLETED, Ending, Limited, NextStep, StepOutcome, failed
@@ -20,8 +21,6 @@ from turnd.loop.questions import ask_in_turn
 from turnd.loop.run import LimitFired, Run, StepFailed
 from turnd.loop.settle import close_open_step
 from turnd.ports import Span
-from turnd.rules import canon
-from turnd.rules.doom import polls
 from turnd.rules.plan import vetoed
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2
@@ -62,7 +61,7 @@ async def _lines(run: Run, span: Span) -> StepOutcome:
     await into_history(run, span)  # 15
     if terminated(calls):
         return COMPLETED
-    looping = check_doom_loop(run, calls, span)  # 16
+    looping = await check_doom_loop(run, calls, span)  # 16
     return check_bounds(run, calls, looping, span) or NextStep()  # 17
 
 
@@ -90,7 +89,6 @@ async def run_final_step(run: Run) -> Ending:
 async def _open(run: Run, span: Span) -> None:
     state = run.state
     assert state.open_turn is not None, "a Step opens inside a Turn"
-    run.new_meter()
     await run.append(event_pb2.StepStart(turn=state.open_turn, step=state.next_step))
     span.set({"turnd.session": run.session, "turnd.turn": state.open_turn, "turnd.step": state.next_step})
 
@@ -251,23 +249,6 @@ def terminated(calls: StepCalls) -> bool:
         call.tool is not None and call.spec.terminates_turn and not result.is_error
         for call, result in calls.results
     )
-
-
-def check_doom_loop(run: Run, calls: StepCalls, span: Span) -> bool:
-    """Line 16: true where the same call was made too often in a row (BOUND-09)."""
-    for call in calls.all:
-        if call.event.kind == common.TOOL_KIND_INTERACTIVE:
-            continue
-        run.doom = run.doom.seen(
-            canon.call_hash(
-                call.event.provider, call.event.tool, call.input or call.event.raw_arguments.encode()
-            ),
-            call.raw_result,
-            polling=polls(run.view.profile.doom_loop, call.event.provider, call.event.tool),
-        )
-    fired = run.doom.fired(run.view.profile.doom_loop.threshold) is not None
-    span.event("turnd.doom_loop", {"fired": fired})
-    return fired
 
 
 def check_bounds(run: Run, calls: StepCalls, looping: bool, span: Span) -> Limited | Tripped | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from turnd.loop.breakers import Tripped
+from turnd.loop.compact import leave_out_results, make_room
 from turnd.loop.outcome import Ending, Limited, NextStep, StepOutcome, failed
-from turnd.loop.run import Run, StepFailed
+from turnd.loop.run import LimitFired, Run, StepFailed
 from turnd.loop.step import run_final_step, run_step
 from turnd.rules.bounds import instruction
 from turnd.v1 import common_pb2 as common
@@ -55,13 +56,29 @@ async def _resolve(run: Run, prepare: Prepare) -> Ending:
                     outcome = Limited(reached)
                     continue
                 await _take_steering(run)
-                outcome = await run_step(run)
+                outcome = await _make_room_and_step(run)
             case Limited(reached):
                 return await _at_limit(run, reached)
             case Tripped():
                 return await _at_breaker(run, outcome)
             case Ending():
                 return outcome
+
+
+async def _make_room_and_step(run: Run) -> StepOutcome:
+    """A Step whose request fits, where that can be had (MODEL-08)."""
+    try:
+        await make_room(run)
+    except StepFailed as failure:
+        return failed(failure.stop)
+    except LimitFired as fired:
+        return Limited(fired.reached)
+    return await run_step(run)
+
+
+async def _final_step(run: Run) -> Ending:
+    await leave_out_results(run)
+    return await run_final_step(run)
 
 
 async def _take_steering(run: Run) -> None:
@@ -86,7 +103,7 @@ async def _at_limit(run: Run, reached: tuple[common.LimitHit, ...]) -> Ending:
     if run.view.limit_mode == common.LIMIT_MODE_SOFT:
         return Ending(common.TURN_END_REASON_INTERRUPTED, limit=reached[0])
     await _instruct(run, instruction(reached))
-    last = await run_final_step(run)
+    last = await _final_step(run)
     return Ending(last.reason, limit=reached[0], error=last.error)
 
 
@@ -97,7 +114,7 @@ async def _at_breaker(run: Run, tripped: Tripped) -> Ending:
         f"The turn is stopped: {tripped.why}. No tools can be used any more. "
         "Say what was done, what is missing, and what the user can do about it.",
     )
-    await run_final_step(run)
+    await _final_step(run)
     return failed(event_pb2.ErrorStop(source=tripped.source, category="breaker", message=tripped.why))
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Final, cast
 
 from turnd.v1 import common_pb2 as common
+
+MOST_TOKENS: Final = 10**12
+"""No request comes near it; sums and weighted counts of what passes it would not fit into an event."""
 
 
 def token_counts(usage: object) -> common.TokenCounts | None:
@@ -23,15 +26,29 @@ def token_counts(usage: object) -> common.TokenCounts | None:
         return None
     prompt, completion = prompt or 0, completion or 0
     of_prompt = _part(counts, "prompt_tokens_details")
-    read = _count(of_prompt, "cached_tokens") or _count(counts, "prompt_cache_hit_tokens") or 0
-    written = _count(of_prompt, "cache_write_tokens") or _count(of_prompt, "cache_creation_tokens") or 0
-    reasoning = _count(_part(counts, "completion_tokens_details"), "reasoning_tokens") or 0
-    beside = reasoning > completion or (
-        reasoning > 0 and _count(counts, "total_tokens") == prompt + completion + reasoning
+    read = (
+        _count(of_prompt, "cached_tokens")
+        or _count(counts, "prompt_cache_hit_tokens")
+        or _count(counts, "cache_read_input_tokens")
+        or 0
     )
+    written = (
+        _count(of_prompt, "cache_write_tokens")
+        or _count(of_prompt, "cache_creation_tokens")
+        or _count(counts, "cache_creation_input_tokens")
+        or 0
+    )
+    reasoning = _count(_part(counts, "completion_tokens_details"), "reasoning_tokens") or 0
+    cached, total = read + written, _count(counts, "total_tokens")
+    whole = prompt + completion
+    reasoned_beside = reasoning > completion or (
+        reasoning > 0 and total in (whole + reasoning, whole + reasoning + cached)
+    )
+    spoken = completion + reasoning if reasoned_beside else completion
+    cached_beside = cached > prompt or (cached > 0 and total == prompt + cached + spoken)
     return common.TokenCounts(
-        input_tokens=prompt - read - written if read + written <= prompt else prompt,
-        output_tokens=completion if beside else completion - reasoning,
+        input_tokens=prompt if cached_beside else prompt - cached,
+        output_tokens=spoken - reasoning,
         cache_read_tokens=read,
         cache_write_tokens=written,
         reasoning_tokens=reasoning,
@@ -45,6 +62,6 @@ def _part(counts: Mapping[str, object], key: str) -> Mapping[str, object]:
 
 def _count(counts: Mapping[str, object], key: str) -> int | None:
     value = counts.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
         return None
     return value

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
 from turnd.models.keys import KeySource
-from turnd.ports import ModelSpec, Price
+from turnd.ports import ModelSpec
+from turnd.rules.price import Pricing
 
 DEFAULT_CONTEXT_WINDOW: Final = 32_768
 
@@ -20,8 +22,10 @@ class CompatibleEndpoint:
     name: str
     base_url: str
     """With its path, such as `http://127.0.0.1:8080/v1`."""
-    pricing: Price | None = None
-    """None: not known, which is refused where a session has max_cost_usd (BOUND-08)."""
+    pricing: Pricing | None = None
+    """Of all its models; None: looked up for each in the table of prices."""
+    prices: Mapping[str, Pricing] = field(default_factory=dict)
+    """Of single models, by their ids at the server; these win."""
     api_key: KeySource | None = None
     """None: no key is sent."""
     context_window: int = DEFAULT_CONTEXT_WINDOW
@@ -62,6 +66,10 @@ class CompatibleEndpoint:
     def output_limit(self) -> int:
         """Most tokens that a model of this server puts out."""
         return self.max_output_tokens or max(1, self.context_window // 4)
+
+    def pricing_of(self, model: str) -> Pricing | None:
+        """What is configured for a model; None where nothing is."""
+        return self.prices.get(model, self.pricing)
 
     def spec(self, model: str) -> ModelSpec:
         """What a model of this server can do, as far as the configuration says."""

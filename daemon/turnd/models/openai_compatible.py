@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from turnd.models.chat_connection import ChatConnection
 from turnd.models.chat_request import chat_request
 from turnd.models.chat_stream import ChatFormError, ChatStream
-from turnd.ports import ModelFailure, ModelRequest, ModelSpec, Price, StreamEvent
+from turnd.models.price_table import pricing_at
+from turnd.ports import ModelFailure, ModelRequest, ModelSpec, StreamEvent
+from turnd.rules.price import PriceTier, Pricing
 from turnd.v1 import common_pb2 as common
 
 
@@ -19,15 +22,29 @@ class CompatibleModel:
         self._model = model
         self._connection = connection
         self._spec = connection.endpoint.spec(model)
+        # The mutable state: its prices, once somebody asked for them.
+        self._priced: tuple[Pricing | None] | None = None
 
     @property
     def spec(self) -> ModelSpec:
         """As the server's configuration describes it."""
         return self._spec
 
-    def price(self, at_us: int, tokens: common.TokenCounts) -> Price | None:
-        """The configured price, at any time and size; None where none is configured."""
-        return self._connection.endpoint.pricing
+    async def prepare(self) -> None:
+        """Looks its prices up, which loads the table where the configuration states none."""
+        # In a thread: importing the table takes longer than a loop may.
+        self._priced = (await asyncio.to_thread(self._look_up),)
+
+    def price(self, at_us: int, tokens: common.TokenCounts) -> PriceTier | None:
+        """The tier for this time and size; None where neither the configuration nor the table knows the model."""
+        if self._priced is None:
+            self._priced = (self._look_up(),)
+        (pricing,) = self._priced
+        return None if pricing is None else pricing.match(at_us, tokens)
+
+    def _look_up(self) -> Pricing | None:
+        endpoint = self._connection.endpoint
+        return endpoint.pricing_of(self._model) or pricing_at(endpoint.base_url, self._model)
 
     def answers(self, purpose: common.RequestPurpose.ValueType, profile: str | None) -> bool:
         """Whatever it is asked."""

@@ -16,7 +16,6 @@ from turnd.ports import (
     ModelFailure,
     ModelRequest,
     ModelSpec,
-    Price,
     Stop,
     StreamEvent,
     TextDelta,
@@ -28,6 +27,7 @@ from turnd.ports import (
     UsageReport,
     WireTool,
 )
+from turnd.rules.price import PriceTier
 from turnd.v1 import common_pb2 as common
 
 
@@ -53,9 +53,12 @@ class ReplayModel:
         """As the transcript's first line describes it."""
         return self._spec
 
-    def price(self, at_us: int, tokens: common.TokenCounts) -> Price | None:
-        """The one price of the transcript, at any time and size; free where it states none."""
-        return self._transcript.price
+    async def prepare(self) -> None:
+        """It is ready when it is opened."""
+
+    def price(self, at_us: int, tokens: common.TokenCounts) -> PriceTier | None:
+        """The tier of the transcript for this time and size; free where it states no price."""
+        return self._transcript.pricing.match(at_us, tokens)
 
     def answers(self, purpose: common.RequestPurpose.ValueType, profile: str | None) -> bool:
         """Only where the transcript has lines for it: most are written without a thought of titles and summaries."""

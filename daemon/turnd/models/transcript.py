@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from turnd.models.pricing import FREE
-from turnd.ports import Price
+from turnd.rules.price import Pricing
 from turnd.v1 import common_pb2 as common
 
 DEFAULT_CONTEXT_WINDOW = 200_000
@@ -91,7 +91,7 @@ class Transcript:
     context_window: int = DEFAULT_CONTEXT_WINDOW
     max_output_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS
     parallel_tool_calls: bool = True
-    price: Price = FREE
+    pricing: Pricing = FREE
     rows: Mapping[Row, tuple[Completion, ...]] = field(default_factory=dict)
 
     def pick(self, row: Row, number: int) -> Completion | None:

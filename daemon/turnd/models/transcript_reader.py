@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Final, cast
 
 from turnd.models.json_object import FormError, JsonObject
-from turnd.models.pricing import FREE, PricingError, price_of
+from turnd.models.pricing import FREE, PricingError, pricing_of
 from turnd.models.transcript import (
     DEFAULT_CONTEXT_WINDOW,
     DEFAULT_MAX_OUTPUT_TOKENS,
@@ -23,7 +23,7 @@ from turnd.models.transcript import (
     ToolBlock,
     Transcript,
 )
-from turnd.ports import Price
+from turnd.rules.price import Pricing
 from turnd.v1 import common_pb2 as common
 
 _MODEL_KEYS = ("context_window", "max_output_tokens", "parallel_tool_calls", "pricing")
@@ -101,7 +101,7 @@ def parse_transcript(data: bytes) -> Transcript:
         context_window=transcript.context_window,
         max_output_tokens=transcript.max_output_tokens,
         parallel_tool_calls=transcript.parallel_tool_calls,
-        price=transcript.price,
+        pricing=transcript.pricing,
         rows={row: tuple(completions) for row, completions in rows.items()},
     )
 
@@ -158,16 +158,16 @@ def _model(value: object) -> Transcript:
         context_window=window,
         max_output_tokens=output,
         parallel_tool_calls=model.flag("parallel_tool_calls") if "parallel_tool_calls" in model else True,
-        price=_price(model) if "pricing" in model else FREE,
+        pricing=_pricing(model) if "pricing" in model else FREE,
     )
 
 
-def _price(model: JsonObject) -> Price:
+def _pricing(model: JsonObject) -> Pricing:
     table = model.raw("pricing")
     if not isinstance(table, dict):
         raise model.wrong("pricing", "an object")
     try:
-        return price_of(cast(Mapping[str, object], table))
+        return pricing_of(cast(Mapping[str, object], table))
     except PricingError as wrong:
         raise FormError(f"{model.named('pricing')}: {wrong}") from None
 

@@ -12,14 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from turnd.rules.history import USER, Unit
+from turnd.rules.history import USER, HistoryMessage, Unit
+from turnd.rules.history_blocks import Blocks
 
 KEPT_STEPS: Final = 3
 """Steps of the open Turn that are never summarised."""
 KEPT_RESULTS_SHARE: Final = 0.25
 """Of the budget: so much of the newest results is not left out, and all that the last Step brought."""
 AIM_SHARE: Final = 0.7
-"""Of the budget: what compaction comes down to. Each compaction costs the prompt cache, so it makes room for a while."""
+"""Of the budget: what compaction comes down to. It costs the prompt cache, so it makes room for a while."""
 RESERVED_BY_DEFAULT: Final = 4
 """Where nobody asks for a length of the answer, no more than this part of the window is kept free for it."""
 RESERVED_AT_MOST: Final = 2
@@ -120,20 +121,31 @@ class Span:
         return tokens(self.units)
 
 
-def span(units: Sequence[Unit], turn: int, budget: Budget, tried_up_to: int = 0) -> Span | None:
+def span(units: Sequence[Unit], turn: int, budget: Budget, tried_at: int = 0) -> Span | None:
     """What is summarised next; None where there is nothing to do, or nothing left that may be.
 
     `turn` is the number of the open Turn: those before it go first, and of it the Steps after what opened it.
-    A span that ends before `tried_up_to` was tried in vain. Never one summary alone: that would change nothing.
+    Since it was tried in vain, at the event `tried_at`, something must have come to it. Never one summary alone: that
+    would change nothing.
     """
     if tokens(units) <= budget.due:
         return None
     older = sum(1 for unit in units if unit.turn < turn)
     for start, ends in ((0, _ends_of_turns(units, older)), _steps_of_turn(units, older)):
-        found = _shortest(units, start, ends, budget)
-        if found is not None and found.last_seq > tried_up_to:
+        found = _shortest(units, start, [end for end in ends if units[end - 1].seq > tried_at], budget)
+        if found is not None:
             return found
     return None
+
+
+def replaced(units: Sequence[Unit], span: Span, blocks: Blocks) -> tuple[Unit, ...]:
+    """The units with a summary in the place of the span."""
+    summary = Unit(span.first_seq, span.units[-1].turn, (HistoryMessage(USER, blocks),), summary=True)
+    return (
+        *(unit for unit in units if unit.seq < span.first_seq),
+        summary,
+        *(unit for unit in units if unit.seq > span.last_seq),
+    )
 
 
 def _shortest(units: Sequence[Unit], start: int, ends: Sequence[int], budget: Budget) -> Span | None:

@@ -36,6 +36,8 @@ class RecentCall:
     tool: str
     error: bytes = b""
     """SHA-256 of what it failed with, numbers and quoted words left out; empty where it did not fail."""
+    shown: str = ""
+    """The call and its result in words, for whoever is asked about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class DoomLoop:
         polling: bool = False,
         tool: str = "",
         failed: bool = False,
+        shown: str = "",
     ) -> DoomLoop:
         """The row after one more call. `result` is None where the call has none: it was denied, invalid, cut
         off.
@@ -74,7 +77,7 @@ class DoomLoop:
         `polling` says that the configuration names the tool as one whose changed result is progress.
         """
         error = hashlib.sha256(_VARIES.sub(b"_", result or b"")).digest() if failed else b""
-        recent = (*self.recent, RecentCall(call_hash, tool, error))[-MAX_WINDOW:]
+        recent = (*self.recent, RecentCall(call_hash, tool, error, shown))[-MAX_WINDOW:]
         known = hashlib.sha256(result).digest() if polling and result is not None else b""
         if call_hash != self.call_hash:
             return DoomLoop(call_hash, 1, 1, polling, known, recent)
@@ -110,14 +113,15 @@ class DoomLoop:
             return _hit(polls, self.row)
         return None
 
-
     def suspected(self, config: common.DoomLoop) -> Suspicion | None:
         """What the second tier says of the last calls; None where it is off, or sees nothing (BOUND-11)."""
         if not config.second_tier:
             return None
         threshold = config.threshold or DEFAULT_THRESHOLD
         window = self.recent[-max(config.window_size, threshold) :]
-        return _cycle(window, threshold, config.window_size) or _same_error(window, threshold, config.window_size)
+        return _cycle(window, threshold, config.window_size) or _same_error(
+            window, threshold, config.window_size
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +130,8 @@ class Suspicion:
 
     why: str
     hit: common.LimitHit
-    calls: int
-    """The last calls that it is about."""
+    calls: tuple[RecentCall, ...]
+    """The last calls, which it is about."""
 
 
 def _cycle(window: Sequence[RecentCall], threshold: int, size: int) -> Suspicion | None:
@@ -141,7 +145,7 @@ def _cycle(window: Sequence[RecentCall], threshold: int, size: int) -> Suspicion
             continue
         if all(last[at] == last[at - period] for at in range(period, length)):
             why = f"the same {period} calls were made {rounds} times one after the other"
-            return Suspicion(why, _hit(rounds, rounds), length)
+            return Suspicion(why, _hit(rounds, rounds), tuple(window[-length:]))
     return None
 
 
@@ -154,7 +158,7 @@ def _same_error(window: Sequence[RecentCall], threshold: int, size: int) -> Susp
     if any((call.tool, call.error) != (last[0].tool, last[0].error) for call in last):
         return None
     why = f"{last[0].tool} failed {count} times in a row with the same error, whatever it was called with"
-    return Suspicion(why, _hit(count, count), count)
+    return Suspicion(why, _hit(count, count), tuple(last))
 
 
 def polls(config: common.DoomLoop, provider: str, tool: str) -> bool:

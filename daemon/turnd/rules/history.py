@@ -139,7 +139,7 @@ class History:
         self.turns = 0
         """How many Turns have begun."""
         self.summarised_in_vain = 0
-        """Up to this event it was tried to summarise, and nothing was gained."""
+        """The event that says that a summary was tried and nothing was gained; 0: none was."""
         self._units: list[Unit] = []
         self._finished: list[HistoryMessage] = []
         self._before_turn = 0
@@ -296,7 +296,7 @@ class History:
             self._units = [*before, Unit(first, turn, (message,), summary=True), *after]
             self._plan_mode.forget(first, last)
         elif compacted.stopped_because and not pruned:
-            self.summarised_in_vain = last
+            self.summarised_in_vain = event.seq
         self._finished = []
         for unit in self._units:
             _extend(self._finished, unit.messages)

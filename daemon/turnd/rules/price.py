@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
+from itertools import product
 from math import ceil
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from turnd.v1 import common_pb2 as common
 
@@ -25,6 +26,7 @@ PREFILL_TOKEN_WEIGHT: Final = 1
 
 _TOKENS_OF_RATE: Final = 1_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+DAY_US: Final = 86_400 * 1_000_000
 
 
 class PriceError(ValueError):
@@ -68,6 +70,9 @@ class PriceTier:
     from_tokens: int = 0
     """Size of the input: plain, cache read and cache write together."""
     until_tokens: int | None = None
+    from_day_us: int = 0
+    """Microseconds since midnight, UTC, of every day: some vendors ask less at night."""
+    until_day_us: int = DAY_US
 
     def __post_init__(self) -> None:
         rates = (self.input, self.output, self.cache_read, self.cache_write)
@@ -83,15 +88,30 @@ class PriceTier:
             raise PriceError(f"price tier {self.name!r}: expected its input size to begin at 0 or above")
         if self.until_tokens is not None and self.from_tokens >= self.until_tokens:
             raise PriceError(f"price tier {self.name!r}: expected its input size to end above its beginning")
+        if not 0 <= self.from_day_us < self.until_day_us <= DAY_US:
+            raise PriceError(f"price tier {self.name!r}: expected its hours to begin and end within a day")
 
     def holds(self, at_us: int, size: int) -> bool:
         """Whether it is the tier of a time and an input size."""
+        return self.holds_in(_Case(at_us, at_us % DAY_US, size))
+
+    def holds_in(self, case: _Case) -> bool:
+        """The same for a date and a time of day apart."""
         return (
-            (self.from_us is None or self.from_us <= at_us)
-            and (self.until_us is None or at_us < self.until_us)
-            and self.from_tokens <= size
-            and (self.until_tokens is None or size < self.until_tokens)
+            (self.from_us is None or self.from_us <= case.at_us)
+            and (self.until_us is None or case.at_us < self.until_us)
+            and self.from_day_us <= case.day_us < self.until_day_us
+            and self.from_tokens <= case.size
+            and (self.until_tokens is None or case.size < self.until_tokens)
         )
+
+
+class _Case(NamedTuple):
+    """A time, its time of day, and an input size. In proofs of coverage the first two are independent."""
+
+    at_us: int
+    day_us: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +136,19 @@ def validate(tiers: Sequence[PriceTier]) -> None:
         raise PriceError("expected a price tier, found none; say free = true if the model costs nothing")
     # Between two neighbouring ends nothing changes, so that one point of each stretch stands for all of it.
     ends = {end for tier in tiers for end in (tier.from_us, tier.until_us) if end is not None}
-    times = sorted(ends | {min(ends, default=0) - 1})
-    sizes = sorted({0} | {end for tier in tiers for end in (tier.from_tokens, tier.until_tokens or 0)})
-    for at_us in times:
-        for size in sizes:
-            holding = [tier for tier in tiers if tier.holds(at_us, size)]
-            if len(holding) > 1:
-                raise PriceError(
-                    f"price tiers {holding[0].name!r} and {holding[1].name!r} overlap: "
-                    f"both hold {_at(at_us, size)}"
-                )
-            if not holding:
-                beside = _beside(tiers, at_us, size, times, sizes)
-                raise PriceError(f"gap {beside}: no price tier holds {_at(at_us, size)}")
+    axes = (
+        sorted(ends | {min(ends, default=0) - 1}),
+        sorted({begin for tier in tiers for begin in (tier.from_day_us, tier.until_day_us % DAY_US)}),
+        sorted({0} | {end for tier in tiers for end in (tier.from_tokens, tier.until_tokens or 0)}),
+    )
+    for case in (_Case(*point) for point in product(*axes)):
+        holding = [tier for tier in tiers if tier.holds_in(case)]
+        if len(holding) > 1:
+            raise PriceError(
+                f"price tiers {holding[0].name!r} and {holding[1].name!r} overlap: both hold {_at(case)}"
+            )
+        if not holding:
+            raise PriceError(f"gap {_beside(tiers, case, axes)}: no price tier holds {_at(case)}")
 
 
 def match(tiers: Iterable[PriceTier], at_us: int, tokens: common.TokenCounts) -> PriceTier:
@@ -169,7 +189,10 @@ def weighted_tokens(
     return ceil(output * Fraction(sampling_token_weight) + fresh * Fraction(prefill_token_weight))
 
 
-def _at(at_us: int, size: int) -> str:
+def _at(case: _Case) -> str:
+    at_us, day_us, size = case
+    if at_us % DAY_US != day_us and day_us:
+        at_us += day_us - at_us % DAY_US
     try:
         time = (_EPOCH + timedelta(microseconds=at_us)).isoformat()
     except OverflowError:
@@ -177,13 +200,13 @@ def _at(at_us: int, size: int) -> str:
     return f"at {time} for an input of {size} tokens"
 
 
-def _beside(
-    tiers: Sequence[PriceTier], at_us: int, size: int, times: Sequence[int], sizes: Sequence[int]
-) -> str:
+def _beside(tiers: Sequence[PriceTier], case: _Case, axes: Sequence[Sequence[int]]) -> str:
     """Where a gap lies: between which tiers of that time, or else of that size."""
-    of_time = [(_named(tiers, at_us, each), each) for each in sizes]
-    of_size = [(_named(tiers, each, size), each) for each in times]
-    for line, here in ((of_time, size), (of_size, at_us)):
+    for field in ("size", "at_us", "day_us"):
+        here = getattr(case, field)
+        line = [
+            (_named(tiers, case._replace(**{field: each})), each) for each in axes[_Case._fields.index(field)]
+        ]
         below = [name for name, each in line if name and each < here]
         above = [name for name, each in line if name and each > here]
         if below and above:
@@ -193,5 +216,5 @@ def _beside(
     return f"beside price tier {tiers[0].name!r}"
 
 
-def _named(tiers: Sequence[PriceTier], at_us: int, size: int) -> str:
-    return next((repr(tier.name) for tier in tiers if tier.holds(at_us, size)), "")
+def _named(tiers: Sequence[PriceTier], case: _Case) -> str:
+    return next((repr(tier.name) for tier in tiers if tier.holds_in(case)), "")

@@ -120,6 +120,7 @@ _RULES: Final[dict[str, Rule]] = {
     "assistant_chunk": calls.needs_step,
     "assistant_message": calls.needs_step,
     "usage": calls.usage,
+    "context_compacted": calls.context_compacted,
     "tool_call": calls.tool_call,
     "tool_started": calls.tool_started,
     "tool_retry": calls.tool_retry,

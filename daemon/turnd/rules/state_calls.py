@@ -33,8 +33,19 @@ def agent_request(state: SessionState, event: event_pb2.Event) -> SessionState:
     purpose = event.agent_request.purpose
     if _of_step(purpose):
         needs_step(state, event)
+    if purpose == common.REQUEST_PURPOSE_COMPACTION:
+        _needs_turn(state, event)
     if purpose != common.REQUEST_PURPOSE_TITLE:
         _not_stopping(state, event)
+    return state
+
+
+def context_compacted(state: SessionState, event: event_pb2.Event) -> SessionState:
+    """Within a Turn that goes on, and never between a call and its result."""
+    _needs_turn(state, event)
+    if state.calls:
+        raise Violation("context/compacted while tool/call still open")
+    _not_stopping(state, event)
     return state
 
 
@@ -251,6 +262,11 @@ def _outcome(call: OpenCall, result: event_pb2.ToolResult) -> common.ItemOutcome
 
 def _of_step(purpose: common.RequestPurpose.ValueType) -> bool:
     return purpose in (common.REQUEST_PURPOSE_UNSPECIFIED, common.REQUEST_PURPOSE_STEP)
+
+
+def _needs_turn(state: SessionState, event: event_pb2.Event) -> None:
+    if state.open_turn is None:
+        raise Violation(f"{event_type(event)} without open turn")
 
 
 def _not_stopping(state: SessionState, event: event_pb2.Event) -> None:

@@ -47,6 +47,7 @@ def to_session(view: SessionView, *, descendants_cost_nano_usd: int = 0) -> sess
         open_requests=sorted(view.open_requests.values(), key=_asked),
         queued=view.queue,
         tokens=view.tokens.counts(),
+        weighted_tokens=view.weighted_tokens,
         model=view.profile.model,
         unattended=view.unattended,
         plan_mode=view.plan_mode,
@@ -209,6 +210,7 @@ def _usage(view: SessionView, event: event_pb2.Event) -> SessionView:
     return view._replace(
         cost_nano_usd=view.cost_nano_usd + usage.cost_nano_usd,
         tokens=view.tokens.plus(usage.tokens),
+        weighted_tokens=view.weighted_tokens + usage.weighted_tokens,
     )
 
 

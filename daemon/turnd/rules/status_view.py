@@ -50,6 +50,8 @@ class SessionView(NamedTuple):
     cost_nano_usd: int = 0
     """Its own, without its descendants'."""
     tokens: Tokens = Tokens()
+    weighted_tokens: int = 0
+    """By the weights that were in force when the counts arrived (BOUND-12)."""
     active_ms: int = 0
     """What counts for the wall clock bound, from step/end; milliseconds."""
     requests_made: immutables.Map[common.RequestPurpose.ValueType, int] = immutables.Map()

@@ -55,11 +55,6 @@ def replacement(summary: str, *, cut: bool) -> tuple[common.ContentBlock, ...]:
     return (text("\n\n".join((OPENING, summary.strip(), *([CUT] if cut else [])))),)
 
 
-def replacement_tokens(blocks: Sequence[common.ContentBlock]) -> int:
-    """The estimate of it."""
-    return estimate.message_tokens(blocks)
-
-
 def _entries(message: HistoryMessage) -> Iterator[str]:
     who = "User" if message.role == USER else "Agent"
     for block in message.blocks:

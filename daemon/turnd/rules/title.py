@@ -20,7 +20,9 @@ MAX_CHARACTERS: Final = 80
 SHOWN_CHARACTERS: Final = 2000
 """Of the question and of the answer each."""
 
-_INVISIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]+")
+_INVISIBLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]+"
+)
 _QUOTES: Final = " \t\"'`*#\u201c\u201d\u2018\u2019\u00ab\u00bb"
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Protocol, TypeVar
 
 from turnd.loop.session import LiveSession
-from turnd.ports import Ids, Log, Models
+from turnd.ports import Ids, Models
 from turnd.rules import bounds, lifecycle
 from turnd.rules.event import Draft
 from turnd.rules.lifecycle import Command
@@ -16,8 +16,9 @@ from turnd.rules.status import SessionView, advance, to_session
 from turnd.sessions.approvals import Approvals
 from turnd.sessions.fork import Forking
 from turnd.sessions.going_on import GoingOn
-from turnd.sessions.importing import Arrived, Importing, parts_of
+from turnd.sessions.importing import Arrived, HistoryLog, Importing, parts_of
 from turnd.sessions.live import LiveSessions
+from turnd.sessions.places import Places
 from turnd.sessions.refusal import Code, CommandRefused, invalid, not_now
 from turnd.sessions.requests import Answering, Requests, once
 from turnd.sessions.surroundings import Surroundings
@@ -80,7 +81,7 @@ class Commands:
 
     def __init__(
         self,
-        log: Log,
+        log: HistoryLog,
         ids: Ids,
         models: Models,
         live: LiveSessions,
@@ -102,6 +103,7 @@ class Commands:
         self._importing = Importing(log, ids, models, surroundings)
         self._forking = Forking(log, ids, surroundings)
         self._going_on = GoingOn(log, live.tree)
+        self._places = Places()
 
     @once(sessions_pb2.CreateSessionResponse)
     async def create_session(
@@ -154,8 +156,10 @@ class Commands:
             steps=view.steps, cost_nano_usd=subtree.cost_nano_usd, wall_clock_ms=view.active_ms
         )
         below = max(subtree.cost_nano_usd - view.cost_nano_usd, 0)
+        session_shown = alone(to_session(view, descendants_cost_nano_usd=below))
+        session_shown.estimated, session_shown.unpriced = subtree.estimated, subtree.unpriced
         return sessions_pb2.GetSessionResponse(
-            session=alone(to_session(view, descendants_cost_nano_usd=below)),
+            session=session_shown,
             bounds=view.bounds,
             left=bounds.left(view.bounds, spent, shared),
             next_turn=state.next_turn,
@@ -187,7 +191,9 @@ class Commands:
         _check_queue(view)
         transition = _transition(view, Command.SEND_MESSAGE)
         if view.is_child and request.delivery != common.DELIVERY_NEXT_STEP:
-            raise not_now("a sub-agent has one turn: steer it (delivery next_step, `turn send ID TEXT --now`)")
+            raise not_now(
+                "a sub-agent has one turn: steer it (delivery next_step, `turn send ID TEXT --now`)"
+            )
         queued = event_pb2.InboxQueued(
             message_id=self._ids.message(),
             blocks=request.blocks,
@@ -347,19 +353,28 @@ class Commands:
     async def import_session(
         self, requests: AsyncIterator[sessions_pb2.ImportRequest]
     ) -> sessions_pb2.ImportResponse:
-        """A new session with the history of a file (LOG-17, LOG-22). Sent again it is told by its first part."""
+        """A new session with the history of a file (LOG-17, LOG-22)."""
         start, lines = await parts_of(requests)
-        arrived = await self._archive.receive(lines)
-        return await self._requests.once(
-            start, sessions_pb2.ImportResponse, functools.partial(self._importing.run, start, arrived)
-        )
+        async with self._places.one() as place:
+            arrived = await self._archive.receive(lines)
+
+            async def run(
+                answering: Answering[sessions_pb2.ImportResponse],
+            ) -> sessions_pb2.ImportResponse:
+                # It goes on without its client.
+                with place.held():
+                    return await self._importing.run(start, arrived, answering)
+
+            return await self._requests.once(start, sessions_pb2.ImportResponse, run, content=arrived.digest)
 
     @once(sessions_pb2.ForkResponse)
     async def fork(
         self, request: sessions_pb2.ForkRequest, answering: Answering[sessions_pb2.ForkResponse]
     ) -> sessions_pb2.ForkResponse:
         """A new session with the log of another up to a seq as its history."""
-        return await self._forking.run(await self._loaded(request.session), request, answering)
+        session = await self._loaded(request.session)
+        async with self._places.one():
+            return await self._forking.run(session, request, answering)
 
     def _answer_with_session(
         self, session: str, response: Callable[..., _WithSession]

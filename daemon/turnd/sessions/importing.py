@@ -7,30 +7,49 @@ was left open. All of it is one transaction: after a crash the session is there 
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final, Protocol
 
 from turnd.ports import AnsweredRequest, Ids, Log, Models
-from turnd.rules.closing import after_history
-from turnd.rules.event import Draft, make_event
 from turnd.rules.shown import alone
-from turnd.rules.state import SessionState, apply
-from turnd.rules.status import SessionView, advance, to_session
-from turnd.sessions.refusal import invalid
+from turnd.rules.status import SessionView, to_session
+from turnd.sessions.refusal import Code, CommandRefused, invalid
 from turnd.sessions.requests import Answering
 from turnd.sessions.surroundings import Surroundings
 from turnd.v1 import event_pb2, sessions_pb2
 
 MAX_TITLE = 200
 """Characters; what is more is cut off."""
+STALLED_S: Final = 60.0
+"""A client that sends nothing for so long in the middle of its file does not import it."""
+
+
+class HistoryLog(Log, Protocol):
+    """A log that makes sessions out of histories."""
+
+    async def begin(
+        self,
+        session: str,
+        history: deque[event_pb2.Event],
+        created: event_pb2.SessionCreated,
+        answered: Callable[[SessionView], AnsweredRequest | None],
+    ) -> SessionView:
+        """A new session that goes on from a history, which is used up, in one transaction; what it is then.
+
+        `answered` gives the client's command that is carried out. Other sessions go on meanwhile. Raises LogFailed,
+        EventTooLarge.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """The log of one session out of a file, and the rules that it breaks."""
+    """The log of one session out of a file, and the rules that it breaks. Making a session of it uses it up."""
 
-    events: Sequence[event_pb2.Event]
+    events: deque[event_pb2.Event]
+    digest: bytes
+    """Of the file's bytes."""
     faults: Sequence[sessions_pb2.LogFault]
     faults_in_all: int
 
@@ -38,7 +57,7 @@ class Arrived:
 class Importing:
     """Makes sessions out of files."""
 
-    def __init__(self, log: Log, ids: Ids, models: Models, surroundings: Surroundings) -> None:
+    def __init__(self, log: HistoryLog, ids: Ids, models: Models, surroundings: Surroundings) -> None:
         self._log = log
         self._ids = ids
         self._models = models
@@ -55,18 +74,21 @@ class Importing:
         Directory, profile and environment are the client's, never the file's; the title is the file's.
         """
         created = self._created(start)
-        created.title = _title(arrived.events)
+        created.title = await asyncio.to_thread(_title, arrived.events)
+        count = len(arrived.events)
 
-        def answer(events: Sequence[event_pb2.Event]) -> sessions_pb2.ImportResponse:
+        def answer(view: SessionView) -> sessions_pb2.ImportResponse:
             return sessions_pb2.ImportResponse(
-                session=as_made(events),
+                session=as_made(view),
                 faults=arrived.faults,
-                events=len(arrived.events),
+                events=count,
                 faults_in_all=arrived.faults_in_all,
             )
 
-        events = await go_on(self._log, self._ids.session(), arrived.events, created, answering.by(answer))
-        return answer(events)
+        made = await self._log.begin(
+            self._ids.session(), arrived.events, created, lambda view: answering.by(lambda _: answer(view))
+        )
+        return answer(made)
 
     def _created(self, start: sessions_pb2.ImportStart) -> event_pb2.SessionCreated:
         around = self._surroundings
@@ -84,50 +106,38 @@ class Importing:
 
 
 async def parts_of(
-    requests: AsyncIterator[sessions_pb2.ImportRequest],
+    requests: AsyncIterator[sessions_pb2.ImportRequest], stalled_s: float = STALLED_S
 ) -> tuple[sessions_pb2.ImportStart, AsyncIterator[bytes]]:
-    """What the session is to work under, and the file in pieces. Raises CommandRefused, also from the pieces.
+    """What the session is to work under, and the file in pieces, the first of which is there. Raises CommandRefused,
+    also from the pieces.
 
-    A transport can end a stream that its client left as if that had been all of it, hence the last part.
+    A transport can end a stream that its client left as if that had been all of it, hence the last part. For the
+    first piece it is waited as long as the call may take: whoever makes the file may have to be asked something.
     """
     first = await anext(requests, sessions_pb2.ImportRequest())
     if not first.HasField("start"):
         raise invalid("start", "the first part of an import says where the session is to work")
-    return first.start, _lines(requests)
+    pieces = _lines(requests, stalled_s)
+    piece = await anext(pieces, b"")
+    return first.start, _after(piece, pieces)
 
 
-async def go_on(
-    log: Log,
-    session: str,
-    history: Sequence[event_pb2.Event],
-    created: event_pb2.SessionCreated,
-    answered: AnsweredRequest | None,
-) -> Sequence[event_pb2.Event]:
-    """Makes a session that goes on from a history, in one transaction; gives its log. Raises LogFailed."""
-    drafts = await asyncio.to_thread(_drafts, session, history, created)
-    return await log.append(*drafts, answered=answered)
+def as_made(view: SessionView) -> sessions_pb2.Session:
+    """The session as the first events of its log have made it."""
+    return alone(to_session(view))
 
 
-def as_made(events: Sequence[event_pb2.Event]) -> sessions_pb2.Session:
-    """The session as these events, the first ones of its log, have made it."""
-    return alone(to_session(functools.reduce(advance, events, SessionView())))
+async def _after(first: bytes, rest: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    yield first
+    async for piece in rest:
+        yield piece
 
 
-def _drafts(
-    session: str, history: Sequence[event_pb2.Event], created: event_pb2.SessionCreated
-) -> list[Draft]:
-    drafts = []
-    state = SessionState()
-    for seq, event in enumerate(history, 1):
-        ours = make_event(Draft(session, event), seq=seq, time_us=0, turn=None, step=None)
-        state = apply(state, ours)
-        drafts.append(Draft(session, ours))
-    return [*drafts, Draft(session, created), *after_history(state, session)]
-
-
-async def _lines(requests: AsyncIterator[sessions_pb2.ImportRequest]) -> AsyncIterator[bytes]:
+async def _lines(
+    requests: AsyncIterator[sessions_pb2.ImportRequest], stalled_s: float
+) -> AsyncGenerator[bytes, None]:
     received = 0
-    async for request in requests:
+    while (request := await _next(requests, stalled_s if received else None)) is not None:
         match request.WhichOneof("part"):
             case "lines":
                 received += len(request.lines)
@@ -144,7 +154,18 @@ async def _lines(requests: AsyncIterator[sessions_pb2.ImportRequest]) -> AsyncIt
     raise invalid("end", "the stream ended before the file did: nothing was imported; send all of it again")
 
 
-def _title(history: Sequence[event_pb2.Event]) -> str:
+async def _next(
+    requests: AsyncIterator[sessions_pb2.ImportRequest], stalled_s: float | None
+) -> sessions_pb2.ImportRequest | None:
+    try:
+        async with asyncio.timeout(stalled_s):
+            return await anext(requests, None)
+    except TimeoutError:
+        text = f"no part of the file came for {stalled_s:g} s: nothing was imported; send all of it again"
+        raise CommandRefused(Code.UNAVAILABLE, text) from None
+
+
+def _title(history: Iterable[event_pb2.Event]) -> str:
     title = ""
     for event in history:
         if event.HasField("session_created"):

@@ -18,7 +18,8 @@ class Code(Enum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
-@dataclass(frozen=True)
+# Not frozen: whoever hands an exception on sets its traceback.
+@dataclass(eq=False)
 class CommandRefused(Exception):
     """A command that changed nothing. `text` says what was expected, what was found and what to do."""
 

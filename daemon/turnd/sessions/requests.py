@@ -85,11 +85,13 @@ class Requests:
         response_type: type[_Response],
         carry_out: Callable[[Answering[_Response]], Awaitable[_Response]],
         again: Callable[[_Response], Awaitable[None]] | None = None,
+        content: bytes = b"",
     ) -> _Response:
         """The answer of the command: of the one that is being carried out, of the log, or of `carry_out`.
 
         `again` is called with an answer out of the log. Raises what `carry_out` does, and CommandRefused where
-        the request's id was used with another content. Without an id it is carried out each time.
+        the request's id was used with another content. Without an id it is carried out each time. `content` is a
+        digest of what came beside the request.
         """
         request_id: str = getattr(request, "request_id")  # noqa: B009
         method = request.DESCRIPTOR.name.removesuffix("Request")
@@ -99,7 +101,7 @@ class Requests:
             raise invalid(
                 "request_id", f"expected at most {MAX_REQUEST_ID} characters, found {len(request_id)}"
             )
-        digest = digest_of(request)
+        digest = digest_of(request, content)
         running = self._running.get(request_id)
         if running is None:
             work = self._first(request_id, method, digest, response_type, carry_out, again)
@@ -159,14 +161,14 @@ class Requests:
         return response
 
 
-def digest_of(request: Message) -> bytes:
-    """Of what a command asks for: everything but its id and what its client calls itself."""
+def digest_of(request: Message, beside: bytes = b"") -> bytes:
+    """Of what a command asks for: everything but its id and what its client calls itself; and what is beside it."""
     content = type(request)()
     content.CopyFrom(request)
     for name in ("request_id", "client"):
         if name in content.DESCRIPTOR.fields_by_name:
             content.ClearField(name)
-    return hashlib.sha256(content.SerializeToString(deterministic=True)).digest()
+    return hashlib.sha256(content.SerializeToString(deterministic=True) + beside).digest()
 
 
 def _other_content(request_id: str, method: str, before: str) -> CommandRefused:

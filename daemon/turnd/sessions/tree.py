@@ -152,7 +152,10 @@ class Tree:
 
     def _why_not(self, view: SessionView) -> str:
         if view.depth_left <= 0:
-            return f"a session at depth {view.depth} of this tree may not start sub-agents (max_depth)"
+            return (
+                f"a session at depth {view.depth} of this tree may not start sub-agents "
+                f"(max_depth {view.depth + view.depth_left})"
+            )
         if not view.profile.may_spawn:
             return f"profile {view.profile.name!r} may spawn no profile (may_spawn)"
         root = self._log.view(view.root)

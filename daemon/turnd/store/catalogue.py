@@ -107,7 +107,9 @@ class Catalogue:
             if room < 0:
                 return SessionPage(sessions, str(rows[len(sessions) - 1].key))
             session = in_list(sessions_pb2.Session.FromString(row.session))
-            session.cost_nano_usd = totals[row.id].cost_nano_usd
+            total = totals[row.id]
+            session.cost_nano_usd = total.cost_nano_usd
+            session.estimated, session.unpriced = total.estimated, total.unpriced
             sessions.append(session)
             room -= session.ByteSize()
         return SessionPage(sessions, str(rows[-1].key) if more else "")

@@ -90,7 +90,9 @@ def integrity_check(path: Path, stop: threading.Event) -> Sequence[str]:
         return _faults(connection, stop, "integrity_check", _unreadable)
 
 
-def _faults(connection: sqlite3.Connection, stop: threading.Event, pragma: str, judge: _Judge) -> Sequence[str]:
+def _faults(
+    connection: sqlite3.Connection, stop: threading.Event, pragma: str, judge: _Judge
+) -> Sequence[str]:
     faults = _found(_structure(connection, pragma), stop)
     if not faults:
         faults = _found(chain(_contents(connection), _events(connection, stop, judge)), stop)

@@ -16,12 +16,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from turnd.store.pages import FoundRow, event_rows, rows_behind
+from turnd.store.checksum import CHECKSUM, MISFIT, define
+from turnd.store.pages import FoundRow, GarbledRow, event_rows, rows_behind
+from turnd.store.queries import OWNER
 from turnd.store.rebuild import Progress, rebuild
 from turnd.store.schema import OWN, create_private, open_for_writing, read_only_uri, sync_directory
 
 _SUFFIXES: Final = ("-shm", "-wal", "")
 """Of the files that a database has; the one that counts is renamed last."""
+_LAST_SEQS: Final = (
+    "SELECT id, last_seq FROM sessions",
+    "SELECT id, (SELECT max(seq) FROM events WHERE events.session = key) FROM sessions",
+)
 _MAX_NAMED: Final = 20
 """Sessions that are named in the account of a recovery; the others are counted."""
 
@@ -54,7 +60,7 @@ class Recovery:
     sessions: int
     cuts: Sequence[Cut]
     notes: Sequence[str]
-    """About tables whose rows are not derived from events."""
+    """About rows that do not fit their checksums, and tables whose rows are not derived from events."""
 
     def __str__(self) -> str:
         text = (
@@ -94,8 +100,8 @@ def recover(database: Path, reason: str, now_us: int, progress: Progress) -> Rec
     new = _beside(database, "recovering")
     _remove(new)
     with closing(open_for_writing(new)) as connection:
-        cuts = _copy_events(database, connection)
-        notes = _copy_own_tables(database, connection)
+        cuts, garbled = _copy_events(database, connection)
+        notes = [*garbled, *_copy_own_tables(database, connection)]
         rebuilt = rebuild(connection, progress)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -135,11 +141,15 @@ def _take_place(database: Path, complete: Path) -> Path:
     return damaged
 
 
-def _copy_events(database: Path, connection: sqlite3.Connection) -> Sequence[Cut]:
-    """Every session's events up to the first that is missing, under the positions that they had."""
+def _copy_events(database: Path, connection: sqlite3.Connection) -> tuple[Sequence[Cut], Sequence[str]]:
+    """Every session's events up to the first that is missing, under the positions that they had.
+
+    Gives what is missing, and what there is to say of rows that do not fit their checksums.
+    """
     rows = _beside(database, "recovering-rows")
     _remove(rows)
     create_private(rows)
+    define(connection)
     connection.execute("ATTACH ? AS rows", (str(rows),))
     try:
         connection.execute("PRAGMA rows.synchronous = OFF")
@@ -147,16 +157,18 @@ def _copy_events(database: Path, connection: sqlite3.Connection) -> Sequence[Cut
         _collect(database, connection)
         cuts = _choose(connection, _promised(database))
         connection.execute(
-            "INSERT INTO main.events SELECT position, key, seq, event FROM found JOIN kept USING (session) "
-            "WHERE seq <= last ORDER BY position"
+            "INSERT INTO main.events "  # noqa: S608 - our own names
+            f"SELECT position, key, seq, event, {CHECKSUM}(position, key, seq, event) "
+            "FROM found JOIN kept USING (session) WHERE seq <= last ORDER BY position"
         )
+        garbled = _garbled(database, connection)
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         connection.execute("DETACH rows")
         _remove(rows)
-    return cuts
+    return cuts, garbled
 
 
 def _collect(database: Path, connection: sqlite3.Connection) -> None:
@@ -165,6 +177,7 @@ def _collect(database: Path, connection: sqlite3.Connection) -> None:
         "(position INTEGER PRIMARY KEY, session TEXT, seq INTEGER, event BLOB, creates INTEGER, "
         "UNIQUE (session, seq))"
     )
+    connection.execute("CREATE TABLE rows.garbled (position INTEGER PRIMARY KEY, seq INTEGER)")
     for row in event_rows(database):
         _take(connection, row)
     connection.execute("SAVEPOINT behind")
@@ -176,14 +189,37 @@ def _collect(database: Path, connection: sqlite3.Connection) -> None:
     connection.execute("RELEASE behind")
 
 
-def _take(connection: sqlite3.Connection, row: FoundRow) -> bool:
-    """Keeps the row unless it is there already; False where another one is at its place."""
+def _take(connection: sqlite3.Connection, row: FoundRow | GarbledRow) -> bool:
+    """Keeps the row unless it is there already; False where another one is at its place.
+
+    Of a garbled one only its place is noted.
+    """
+    if isinstance(row, GarbledRow):
+        connection.execute("INSERT OR IGNORE INTO garbled VALUES (?, ?)", (row.position, row.seq))
+        return True
     values = (row.position, row.session, row.seq, row.blob, row.creates)
     added = connection.execute("INSERT OR IGNORE INTO found VALUES (?, ?, ?, ?, ?)", values).rowcount
     if added:
         return True
     same = "SELECT 1 FROM found WHERE position = ? AND session = ? AND seq = ? AND event = ?"
     return connection.execute(same, values[:4]).fetchone() is not None
+
+
+def _garbled(database: Path, connection: sqlite3.Connection) -> Sequence[str]:
+    """Rows of which no copy fits its checksum; named by what the damaged file's index says, where it can be read."""
+    lost = "FROM garbled WHERE position NOT IN (SELECT position FROM found)"
+    (count,) = connection.execute(f"SELECT count(*) {lost}").fetchone()
+    if not count:
+        return []
+    named = []
+    query = f"SELECT position, seq {lost} ORDER BY position LIMIT {_MAX_NAMED}"
+    for position, seq in connection.execute(query):
+        session = None
+        with suppress(sqlite3.Error), closing(_reading(database)) as damaged:
+            session, seq = damaged.execute(OWNER, (position,)).fetchone() or (session, seq)
+        named.append(f"event {seq} of {session or 'a session that is not known'}, at position {position}")
+    more = f"; and {count - _MAX_NAMED} more" if count > _MAX_NAMED else ""
+    return [f"not taken over, because it {MISFIT}: {'; '.join(named)}{more}"]
 
 
 def _choose(connection: sqlite3.Connection, promised: Mapping[str, int]) -> Sequence[Cut]:
@@ -219,12 +255,16 @@ def _contiguous(connection: sqlite3.Connection, session: str) -> int:
 
 
 def _promised(database: Path) -> Mapping[str, int]:
-    """The last seq of each session by the table of sessions, as far as SQLite can read it."""
+    """The last seq of each session by the table of sessions and by the index of events, as far as SQLite can read them.
+
+    Where the table was derived from what could be read, only the index knows of the rest.
+    """
     promised: dict[str, int] = {}
-    with suppress(sqlite3.Error), closing(_reading(database)) as connection:
-        for session, last in connection.execute("SELECT id, last_seq FROM sessions"):
-            if isinstance(session, str) and isinstance(last, int):
-                promised[session] = last
+    for query in _LAST_SEQS:
+        with suppress(sqlite3.Error), closing(_reading(database)) as connection:
+            for session, last in connection.execute(query):
+                if isinstance(session, str) and isinstance(last, int):
+                    promised[session] = max(last, promised.get(session, 0))
     return promised
 
 

@@ -17,10 +17,12 @@ from typing import Final
 import structlog
 
 from turnd.store.check import CheckStopped, integrity_check
+from turnd.store.damage import suspicion
 from turnd.store.filesystem import NetworkFileSystem, kind_of, require_local
 from turnd.store.health import LARGE_WAL_BYTES
 from turnd.store.hold import LOCK_NAME
-from turnd.store.schema import VERSION, read_only_uri
+from turnd.store.opening import is_unchecked
+from turnd.store.schema import VERSION, read_only_uri, tables
 
 LOW_SPACE_BYTES: Final = 256 * 2**20
 """With less than this a session with much output can fill the disk."""
@@ -76,6 +78,8 @@ def examine(
     looks: dict[str, Callable[[], Check]] = {
         "log file": lambda: _file(database),
         "schema version": lambda: _version(database),
+        "tables": lambda: _tables(database),
+        "damage": lambda: _damage(database),
         "journal mode": lambda: _journal(database),
         "wal": lambda: _wal(database),
         "disk space": lambda: _space(database, low_space_bytes),
@@ -105,7 +109,11 @@ def examine_all(database: Path, stop: threading.Event) -> Check:
         faults = [str(error)]
     log.info("log_check_ended", bytes=size, faults=len(faults))
     if not faults:
-        return Check("integrity", True, f"all of {size / _MIB:.1f} MiB was read and is sound")
+        return Check(
+            "integrity",
+            True,
+            f"all of {size / _MIB:.1f} MiB was read and is sound; every event fits its checksum",
+        )
     more = f"; and {len(faults) - _NAMED} more" if len(faults) > _NAMED else ""
     advice = (
         "stop turnd, copy the file away and start it again: what can be read is recovered into a new file"
@@ -123,6 +131,41 @@ def _version(database: Path) -> Check:
     found = _pragma(database, "user_version")
     advice = f"this turnd knows version {VERSION}: start the turnd that wrote the file, or restart this one"
     return Check("schema version", found == VERSION, str(found), "" if found == VERSION else advice)
+
+
+def _tables(database: Path) -> Check:
+    """The events, what is derived from them, and what stands beside them, each with its indexes."""
+    with closing(sqlite3.connect(":memory:")) as expected:
+        expected.executescript(tables())
+        wanted = _schema(expected)
+    with closing(sqlite3.connect(read_only_uri(database), uri=True)) as connection:
+        there = _schema(connection)
+    wrong = [name for name, sql in wanted.items() if there.get(name) != sql]
+    if not wrong:
+        return Check("tables", True, f"all {len(wanted)} tables and indexes are there")
+    advice = "restart turnd: what is derived is derived anew, the rest recovered as far as it can be"
+    return Check("tables", False, f"missing, or not as this version has them: {', '.join(wrong)}", advice)
+
+
+def _schema(connection: sqlite3.Connection) -> dict[str, str]:
+    return dict(
+        connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid")
+    )
+
+
+def _damage(database: Path) -> Check:
+    """What a start, a check behind and those who read have found of it; whether the check that is due has ended."""
+    reason = suspicion(database)
+    if reason:
+        advice = (
+            "export what matters, then restart turnd: it keeps the damaged file and recovers what can be read"
+        )
+        return Check("damage", False, reason, advice)
+    if is_unchecked(database):
+        return Check(
+            "damage", True, "none known; turnd did not stop in order, and the check of the file is not done"
+        )
+    return Check("damage", True, "none known")
 
 
 def _journal(database: Path) -> Check:

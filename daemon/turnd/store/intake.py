@@ -84,6 +84,8 @@ class Intake:
         """Of the oldest appends, in the same order."""
         self._published = 0
         """Events of the oldest append, where its outcome is being dealt with."""
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._closed = ""
 
     def get(self, session: str) -> Live | None:
@@ -158,13 +160,13 @@ class Intake:
         """
         going = bool(self._outcomes)
         self._outcomes.extend(outcomes)
-        if not going:
+        if self._outcomes and not going:
+            self._idle.clear()
             self._settle_some()
 
-    @property
-    def settling(self) -> bool:
-        """Something that the writer has answered is not settled yet; it will be, in the next turns of the loop."""
-        return bool(self._outcomes)
+    async def settled(self) -> None:
+        """Returns when everything that the writer has answered is settled, which takes a few turns of the loop."""
+        await self._idle.wait()
 
     def _settle_some(self) -> None:
         settled: list[tuple[_Pending, Outcome]] = []
@@ -194,6 +196,8 @@ class Intake:
         _tell(settled)
         if self._outcomes:
             asyncio.get_running_loop().call_soon(self._settle_some)
+        else:
+            self._idle.set()
 
     def close(self, why: str) -> None:
         """Takes no more; what the writer has is still settled."""

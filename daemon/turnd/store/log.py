@@ -126,8 +126,7 @@ class EventLog:
         await parts.reader.close()
         await asyncio.wrap_future(parts.writer.stop())
         parts.writer.join()
-        while parts.intake.settling:
-            await asyncio.sleep(0)
+        await parts.intake.settled()
 
     async def load(self, session: str) -> None:
         """Folds the stored log of a session, unless it is in memory. Raises UnknownSession, BrokenLog.

@@ -16,10 +16,9 @@ from typing import Final
 
 from turnd.store.checksum import CHECKSUM, NONE, define
 from turnd.store.damage import time_text
-from turnd.store.rebuild import Progress, derive, is_shaped
+from turnd.store.rebuild import Progress, derive
 from turnd.store.schema import (
     BUSY_TIMEOUT_MS,
-    DERIVED,
     EVENTS,
     OWN,
     VERSION,
@@ -115,7 +114,7 @@ def _from_0(connection: sqlite3.Connection, progress: Progress) -> None:
 
 
 def _from_1(connection: sqlite3.Connection, progress: Progress) -> None:
-    """Each row gets a checksum of what it is now; what is not there beside the events is derived."""
+    """Each row gets a checksum of what it is now, and everything that is derived is derived as this version does."""
     connection.execute("DROP INDEX IF EXISTS events_of_session")
     connection.execute("ALTER TABLE events RENAME TO events_1")
     _execute(connection, EVENTS)
@@ -129,8 +128,7 @@ def _from_1(connection: sqlite3.Connection, progress: Progress) -> None:
     for table, statements in OWN.items():
         if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchone():
             _execute(connection, statements)
-    if not all(is_shaped(connection, table) for table in DERIVED):
-        derive(connection, progress)
+    derive(connection, progress)
 
 
 def _execute(connection: sqlite3.Connection, statements: str) -> None:

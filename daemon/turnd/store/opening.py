@@ -82,7 +82,7 @@ def open_file(path: Path, now_us: Callable[[], int]) -> Opened:
         recovery = recover(path, reason, now_us(), _told("log_recovery"))
         notes.append(str(recovery))
         log.error("log_recovered", problem=str(recovery))
-    return Opened(_unchecked(path).exists(), notes)
+    return Opened(is_unchecked(path), notes)
 
 
 def checked(path: Path) -> None:
@@ -101,6 +101,11 @@ def rebuild_file(path: Path, now_us: Callable[[], int], progress: Progress) -> t
     if rebuilt.damaged:
         suspect(path, rebuilt.damaged[0])
     return found.notes, rebuilt
+
+
+def is_unchecked(path: Path) -> bool:
+    """A daemon did not stop in order, and no check has run to its end since."""
+    return _unchecked(path).exists()
 
 
 def _unchecked(path: Path) -> Path:

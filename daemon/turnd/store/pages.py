@@ -1,10 +1,10 @@
 """The rows of `events` read from the pages of a file without SQLite, which gives up at the first page that is damaged.
 
-Rows are never changed, so that every copy of a row is as good as any other. A row counts where it is whole, its blob
-is an event, and the event has the row's seq. Pages that do not say that they are leaves of a table are passed over:
-what a page of a large blob holds is somebody's text, which must not be taken for rows. So are free pages, which may
-hold rows that were removed on purpose; and older versions of a page, unless the newest one may be among the
-garbled frames of the WAL.
+Rows are never changed, so that every copy of a row is as good as any other. A row counts where it is whole, fits its
+checksum, its blob is an event, and the event has the row's seq; rows from before version 2 have no checksum. Pages that
+do not say that they are leaves of a table are passed over: what a page of a large blob holds is somebody's text, which
+must not be taken for rows. So are free pages, which may hold rows that were removed on purpose; and older versions of a
+page, unless the newest one may be among the garbled frames of the WAL.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from turnd.store.checksum import is_whole
 from turnd.store.schema import PAGE_BYTES
 from turnd.store.walfile import read_wal, wal_of
 from turnd.v1 import event_pb2
@@ -38,6 +39,14 @@ class FoundRow:
     blob: bytes
     creates: bool
     """It is the session's own session/created; what may come before it is another log's."""
+
+
+@dataclass(frozen=True, slots=True)
+class GarbledRow:
+    """A row of events that does not fit its checksum: none of what it says is known to be true."""
+
+    position: int
+    seq: int
 
 
 class Unreadable(Exception):
@@ -96,15 +105,15 @@ class Image:
         return free
 
 
-def event_rows(database: Path) -> Iterator[FoundRow]:
-    """The whole rows of events as of the last transaction that SQLite takes, in no order."""
+def event_rows(database: Path) -> Iterator[FoundRow | GarbledRow]:
+    """The rows of events as of the last transaction that SQLite takes, in no order."""
     with ExitStack() as stack:
         image = _open(database, stack, behind=False)
         for page in image.pages():
             yield from _rows(image, page)
 
 
-def rows_behind(database: Path) -> Iterator[FoundRow]:
+def rows_behind(database: Path) -> Iterator[FoundRow | GarbledRow]:
     """What a garbled WAL holds behind that place, and older versions of pages; in no order, some several times."""
     with ExitStack() as stack:
         if read_wal(wal_of(database), _page_size(database)).behind:
@@ -146,7 +155,7 @@ def _mapped(path: Path, stack: ExitStack) -> bytes | mmap.mmap:
     return stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-def _rows(image: Image, page: bytes) -> Iterator[FoundRow]:
+def _rows(image: Image, page: bytes) -> Iterator[FoundRow | GarbledRow]:
     if page[0] != _LEAF_OF_TABLE:
         return
     cells = min(int.from_bytes(page[3:5], "big"), (len(page) - 8) // 2)
@@ -158,7 +167,7 @@ def _rows(image: Image, page: bytes) -> Iterator[FoundRow]:
             continue
 
 
-def _row(image: Image, page: bytes, at: int) -> FoundRow:
+def _row(image: Image, page: bytes, at: int) -> FoundRow | GarbledRow:
     length, at = _varint(page, at)
     position, at = _varint(page, at)
     payload = _payload(image, page, at, length)
@@ -167,20 +176,32 @@ def _row(image: Image, page: bytes, at: int) -> FoundRow:
     while cursor < header_length:
         serial, cursor = _varint(payload, cursor)
         types.append(serial)
-    # The rowid stands in for `position`, then session (a number, a text in version 0), seq, blob.
-    if len(types) != 4 or types[0] != 0 or types[2] not in _INTEGER_BYTES or types[3] < 12 or types[3] % 2:
+    # The rowid stands in for `position`, then session (a number, a text in version 0), seq, blob, and in version 2 the
+    # checksum.
+    if len(types) not in (4, 5) or types[0] != 0 or types[3] < 12 or types[3] % 2:
         raise Unreadable("no row of events")
-    seq_at = cursor + _size(types[1])
-    blob_at = seq_at + _size(types[2])
-    blob = payload[blob_at:]
-    if len(blob) != _size(types[3]):
-        raise Unreadable("the blob is not whole")
-    seq = {8: 0, 9: 1}.get(types[2], int.from_bytes(payload[seq_at:blob_at], "big", signed=True))
+    ends = [cursor]
+    for serial in types[1:]:
+        ends.append(ends[-1] + _size(serial))
+    if ends[-1] != len(payload):
+        raise Unreadable("the row is not whole")
+    seq = _integer(types[2], payload[ends[1] : ends[2]])
+    blob = payload[ends[2] : ends[3]]
+    if len(types) == 5:
+        key, checksum = _integer(types[1], payload[cursor : ends[1]]), _integer(types[4], payload[ends[3] :])
+        if not is_whole(position, key, seq, blob, checksum):
+            return GarbledRow(position, seq)
     event = event_pb2.Event.FromString(blob)
     if event.seq != seq or not event.session or position < 1:
         raise Unreadable("the event is not that of the row")
     creates = event.HasField("session_created") and not event.HasField("imported")
     return FoundRow(position, event.session, seq, blob, creates)
+
+
+def _integer(serial: int, content: bytes) -> int:
+    if serial not in _INTEGER_BYTES:
+        raise Unreadable("no row of events")
+    return {8: 0, 9: 1}.get(serial, int.from_bytes(content, "big", signed=True))
 
 
 def _payload(image: Image, page: bytes, at: int, length: int) -> bytes:

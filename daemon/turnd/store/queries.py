@@ -65,7 +65,9 @@ TOTALS: Final = """
         SELECT tree.root, sessions.id FROM tree
         JOIN sessions ON sessions.parent = tree.id AND sessions.parent <> ''
     )
-    SELECT tree.root, count(*), sum(cost_nano_usd), sum(input_tokens), sum(output_tokens)
+    SELECT tree.root, count(*), sum(cost_nano_usd), sum(input_tokens), sum(output_tokens),
+        max(EXISTS (SELECT 1 FROM usage_ledger WHERE usage_ledger.session = sessions.key AND estimated)),
+        max(EXISTS (SELECT 1 FROM usage_ledger WHERE usage_ledger.session = sessions.key AND unpriced))
     FROM tree JOIN sessions USING (id) GROUP BY tree.root
 """
 ANSWER: Final = "SELECT method, digest, answer FROM requests WHERE request_id = ?"

@@ -126,7 +126,10 @@ class Reader:
     async def totals(self, sessions: Iterable[str]) -> dict[str, Subtree]:
         """What each of these sessions spent with its descendants; nothing for one that does not exist."""
         rows = await self._connection.execute_fetchall(queries.TOTALS, (json.dumps(list(sessions)),))
-        return {row[0]: Subtree(*row[1:]) for row in rows}
+        return {
+            root: Subtree(count, cost, inputs, outputs, estimated=bool(estimated), unpriced=bool(unpriced))
+            for root, count, cost, inputs, outputs, estimated, unpriced in rows
+        }
 
     async def costs(self, session: str, by: Sequence[str]) -> list[daemon_pb2.CostRow]:
         """What was spent, told apart by some of `ledger.DIMENSIONS`; of a session with its descendants, or of all."""
@@ -164,7 +167,7 @@ class Reader:
         if last == after:
             return []
         rows = await self._connection.execute_fetchall(page.rows, (*which, after, last))
-        page_rows = []
+        page_rows: list[Row] = []
         for position, seq, blob, whole in rows:
             if not whole:
                 if not page_rows:

@@ -91,7 +91,7 @@ class Reading:
                     # SQLite does not say which row it was.
                     through = after_seq + (through - after_seq) // 2
                     continue
-                events, unread = [], damage
+                rows, events, unread = [], [], damage
             if events:
                 yield events
                 after_seq = rows[len(events) - 1].seq
@@ -127,9 +127,7 @@ class Reading:
         return damage
 
 
-def _decoded(
-    session: str, rows: Sequence[Row]
-) -> tuple[Sequence[event_pb2.Event], UnreadableLog | None]:
+def _decoded(session: str, rows: Sequence[Row]) -> tuple[Sequence[event_pb2.Event], UnreadableLog | None]:
     """The events up to the first that cannot be read, and why not."""
     events = []
     for row in rows:
