@@ -14,10 +14,11 @@ import structlog
 from turnd.archive import LogArchive, SpoolOutputs
 from turnd.cells.instructions import DirectoryInstructions
 from turnd.cells.probed import ProbedCells
-from turnd.config import ConfigError, load
-from turnd.configured import changes, endpoints, loop_settings, profiles, refuse_unsupported
+from turnd.config import Config, ConfigError, load
+from turnd.configured import changes, endpoints, hook_subscribers, loop_settings, profiles, refuse_unsupported
 from turnd.hooks import journal
 from turnd.hooks.chain import Chain
+from turnd.hooks.subscriber import Subscriber
 from turnd.models.catalogue import Catalogue
 from turnd.models.keys import Keys
 from turnd.ports import LogFailed, World
@@ -105,6 +106,7 @@ class App:
         )
         self._presence = Presence()
         self._approvals = Approvals(self._log, self._clock, self._presence)
+        self._hooks = Chain(self._subscribers(self._config), self._trace)
         self._world = World(
             clock=self._clock,
             ids=UlidIds(),
@@ -112,7 +114,7 @@ class App:
             models=self._models,
             instructions=DirectoryInstructions(str(Path.home())),
             tools=self._tools,
-            hooks=Chain(journal.subscribers(), self._trace),
+            hooks=self._hooks,
             people=self._approvals,
             locks=LockTable(),
             trace=self._trace,
@@ -195,6 +197,10 @@ class App:
         tail = Tail(self._log, TAIL_BYTES)
         return RpcServer(self._paths, self._version, sessions, daemon, tail, self._presence)
 
+    def _subscribers(self, config: Config) -> list[Subscriber]:
+        """The built-in ones first, then those of the configuration."""
+        return [*journal.subscribers(), *hook_subscribers(config, str(Path.home()))]
+
     def reload(self) -> list[str]:
         """Reads the configuration again: new Turns and sessions use it. Names the sections that changed.
 
@@ -204,6 +210,7 @@ class App:
         refuse_unsupported(config)
         settings = loop_settings(config, self._jitter)
         self._models.configure(endpoints(config))
+        self._hooks.configure(self._subscribers(config))
         changed = changes(self._config, config)
         self._config, self._settings = config, settings
         log.info("the configuration was reloaded", changed=changed)

@@ -8,6 +8,7 @@ from turnd.config import Config, ConfigError
 from turnd.config.models import ModelServer
 from turnd.config.prices import Pricing
 from turnd.config.secrets import Secret
+from turnd.hooks.command import CommandSubscriber
 from turnd.loop.settings import LoopSettings
 from turnd.models.endpoint import DEFAULT_CONTEXT_WINDOW, CompatibleEndpoint
 from turnd.models.keys import EnvironmentKey, FileKey
@@ -19,13 +20,33 @@ from turnd.v1 import common_pb2 as common
 def refuse_unsupported(config: Config) -> None:
     """A section that would be ignored is an error: a veto that nobody asks allows everything. Raises ConfigError."""
     problems = []
-    if config.hooks:
-        problems.append("hooks: this version runs no external hooks; remove [[hooks]]")
+    for index, hook in enumerate(config.hooks):
+        if hook.provider is not None:
+            problems.append(
+                f"hooks.{index}.provider: this version starts no other providers than its own, and those take no "
+                "hooks; use command"
+            )
     if config.providers:
         names = ", ".join(sorted(config.providers))
         problems.append(f"providers: this version starts no other providers than its own; remove {names}")
     if problems:
         raise ConfigError(problems)
+
+
+def hook_subscribers(config: Config, home: str) -> list[CommandSubscriber]:
+    """The subscribers of the configuration, in the order of their declaration."""
+    return [
+        CommandSubscriber(
+            name=f"hooks[{index}] {hook.command[0]}",
+            point=hook.point,
+            mode=hook.mode,
+            timeout_s=(hook.timeout_ms or config.limits.default_hook_timeout_ms) / 1000,
+            command=hook.command,
+            home=home,
+        )
+        for index, hook in enumerate(config.hooks)
+        if hook.command is not None
+    ]
 
 
 def loop_settings(config: Config, jitter: Callable[[], float]) -> LoopSettings:
@@ -55,7 +76,7 @@ def changes(before: Config, after: Config) -> list[str]:
     """The sections in which two configurations differ; telemetry needs a restart, and says so."""
     changed = [
         name
-        for name in ("default_profile", "profiles", "limits", "policy", "models", "prices")
+        for name in ("default_profile", "profiles", "limits", "policy", "hooks", "models", "prices")
         if getattr(before, name) != getattr(after, name)
     ]
     if before.telemetry != after.telemetry:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
+from turnd.hooks.answer import check_messages
 from turnd.hooks.subscriber import (
     Answer,
     Observed,
@@ -33,15 +34,23 @@ class WrongPoint(ValueError):
 
 
 class Chain:
-    """Implements the port `Hooks`. Raises WrongPoint for a subscriber that could do nothing where it stands."""
+    """Implements the port `Hooks`. Raises WrongPoint for a subscriber that could do nothing where it stands.
+
+    The mutable state is the subscribers in force, which `configure` replaces.
+    """
 
     def __init__(self, subscribers: Sequence[Subscriber], trace: Trace) -> None:
+        self._trace = trace
+        self._at_point: Mapping[int, Sequence[Subscriber]] = {}
+        self.configure(subscribers)
+
+    def configure(self, subscribers: Sequence[Subscriber]) -> None:
+        """Others from the next dispatch on. Raises WrongPoint; then those before stay."""
+        at_point: dict[int, list[Subscriber]] = {}
         for subscriber in subscribers:
             _check(subscriber)
-        self._trace = trace
-        self._at_point: dict[int, list[Subscriber]] = {}
-        for subscriber in subscribers:
-            self._at_point.setdefault(subscriber.point, []).append(subscriber)
+            at_point.setdefault(subscriber.point, []).append(subscriber)
+        self._at_point = at_point
 
     async def dispatch(
         self,
@@ -63,26 +72,36 @@ class Chain:
         changed: Mapping[str, object] | None = None
         vetoes: list[Veto] = []
         errors: list[event_pb2.HookError] = []
-        for subscriber in subscribers:
-            try:
-                answer = await self._ask(subscriber, at, changed or payload)
-            except SubscriberFailed as failed:
-                errors.append(_error(subscriber, failed))
-                if subscriber.mode == VETO:
-                    vetoes.append(Veto(subscriber.name, f"{failed.failure}: {failed}", failed=True))
-                if subscriber.mode == TRANSFORM:
-                    break
-                continue
-            match answer:
-                case Transformed(after):
-                    changed = after
-                case Verdict(allow=False, reason=reason, denied_call_ids=denied):
-                    vetoes.append(Veto(subscriber.name, reason, denied))
-                case Observed() | Verdict():
-                    pass
-                case _:
-                    assert_never(answer)
+        for group in _groups(subscribers):
+            answers = await asyncio.gather(
+                *(self._outcome(subscriber, at, changed or payload) for subscriber in group)
+            )
+            for subscriber, answer in zip(group, answers, strict=True):
+                match answer:
+                    case SubscriberFailed() as failed:
+                        errors.append(_error(subscriber, failed))
+                        if subscriber.mode == VETO:
+                            why = f"{failed.failure}: {failed}"
+                            vetoes.append(Veto(subscriber.name, why, failed=True))
+                        if subscriber.mode == TRANSFORM:
+                            return Dispatched(changed, tuple(vetoes), tuple(errors))
+                    case Transformed(after):
+                        changed = after
+                    case Verdict(allow=False, reason=reason, denied_call_ids=denied):
+                        vetoes.append(Veto(subscriber.name, reason, denied))
+                    case Observed() | Verdict():
+                        pass
+                    case _:
+                        assert_never(answer)
         return Dispatched(changed, tuple(vetoes), tuple(errors))
+
+    async def _outcome(
+        self, subscriber: Subscriber, at: At, payload: Mapping[str, object]
+    ) -> Answer | SubscriberFailed:
+        try:
+            return await self._ask(subscriber, at, payload)
+        except SubscriberFailed as failed:
+            return failed
 
     async def _ask(self, subscriber: Subscriber, at: At, payload: Mapping[str, object]) -> Answer:
         attributes = {
@@ -105,6 +124,17 @@ class Chain:
         return _lawful(subscriber, answer)
 
 
+def _groups(subscribers: Sequence[Subscriber]) -> list[list[Subscriber]]:
+    """In the order of declaration: neighbouring observers side by side, everybody else alone."""
+    groups: list[list[Subscriber]] = []
+    for subscriber in subscribers:
+        if groups and subscriber.mode == groups[-1][-1].mode == OBSERVE:
+            groups[-1].append(subscriber)
+        else:
+            groups.append([subscriber])
+    return groups
+
+
 def _lawful(subscriber: Subscriber, answer: Answer) -> Answer:
     """The answer, where its kind is that of the mode; an observer's is thrown away (HOOK-03)."""
     if subscriber.mode == OBSERVE:
@@ -112,6 +142,8 @@ def _lawful(subscriber: Subscriber, answer: Answer) -> Answer:
     expected = Transformed if subscriber.mode == TRANSFORM else Verdict
     if not isinstance(answer, expected):
         raise SubscriberFailed("nonsense", f"expected {expected.__name__}, got {type(answer).__name__}")
+    if isinstance(answer, Transformed):
+        check_messages(subscriber.point, answer.payload)
     return answer
 
 

@@ -21,10 +21,10 @@ from turnd.loop.questions import ask_in_turn
 from turnd.loop.run import LimitFired, Run, StepFailed
 from turnd.loop.settle import close_open_step
 from turnd.ports import Span
-from turnd.rules.plan import vetoed
+from turnd.rules.plan import outcome_of, vetoed
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2
-from turnd.v1.jsonform import message_to_json
+from turnd.v1.jsonform import enum_text, message_to_json
 
 
 async def run_step(run: Run) -> StepOutcome:
@@ -227,8 +227,14 @@ async def post_apply(run: Run, plan: Plan) -> None:
     """Line 14: the hook with the plan as it went; it fires with an empty plan too."""
     await run.dispatch(
         common.HOOK_POINT_POST_APPLY,
-        lambda: {"items": [message_to_json(item) for item in plan.items.values()]},
+        lambda: {"items": [message_to_json(item) | _outcome(plan, item) for item in plan.items.values()]},
     )
+
+
+def _outcome(made: Plan, item: common.PlanItem) -> dict[str, object]:
+    """What became of an item, as the hook of line 14 is told."""
+    result = next(call.result for call in made.calls if call.id == item.call_id)
+    return {"outcome": enum_text(common.ItemOutcome, outcome_of(result))}
 
 
 async def into_history(run: Run, span: Span) -> None:
