@@ -17,7 +17,7 @@ PYTHON ?= $(shell for candidate in python3.11 python3.12 python3.13 python3; do 
 	then echo "$$candidate"; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint conformance soak bench proto lock format clean
+.PHONY: help setup demo test lint conformance soak bench proto lock docs format clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,8 +47,12 @@ lint: setup ## Check style, types, layers, and the protobuf contract (the last o
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m turnd.config.document | diff -u docs/configuration.md - || { echo "error: make docs" >&2; exit 1; }
 	@if [ -x $(BUF) ] || command -v npm >/dev/null; then $(MAKE) --no-print-directory $(BUF); $(BUF) lint && echo "buf lint: passed"; \
 	else echo "NOT CHECKED: buf lint of proto/ needs npm, and there is none on PATH" >&2; fi
+
+docs: setup ## Write docs/configuration.md again, from the schema that checks the file.
+	$(BIN)/python -m turnd.config.document > docs/configuration.md
 
 format: setup ## Format the Python code.
 	$(BIN)/ruff check --fix .
