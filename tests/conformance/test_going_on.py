@@ -62,7 +62,7 @@ async def test_a_paused_session_takes_nothing_but_continue_and_then_goes_on() ->
         assert shown.session.last_reason == common.TURN_END_REASON_COMPLETED
 
 
-@pytest.mark.req("BOUND-04", "BOUND-09", "LOOP-06")
+@pytest.mark.req("BOUND-04", "BOUND-09", "LOOP-06", "L06")
 async def test_a_session_that_a_doom_loop_ended_goes_on_with_a_new_row() -> None:
     async with running_daemon() as daemon:
         last = {"stream": [{"text": "stopped"}], "expect": {"tools": False}}

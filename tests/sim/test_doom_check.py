@@ -67,7 +67,7 @@ async def test_the_second_tier_is_off_by_default(tmp_path: Path) -> None:
     assert sim.log.view(live.session).status == common.SESSION_STATUS_IDLE
 
 
-@pytest.mark.req("BOUND-11")
+@pytest.mark.req("BOUND-11", "L03")
 async def test_the_same_error_six_times_under_varying_input_fires(tmp_path: Path) -> None:
     failing = SimTool(
         spec("read"),

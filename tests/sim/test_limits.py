@@ -111,7 +111,7 @@ async def test_unattended_is_hard_whatever_the_profile_says(tmp_path: Path) -> N
     assert sim.log.view(live.session).status == common.SESSION_STATUS_ERROR_MAX_TURNS
 
 
-@pytest.mark.req("BOUND-09", "BOUND-10", "BOUND-04")
+@pytest.mark.req("BOUND-09", "BOUND-10", "BOUND-04", "L06")
 async def test_a_soft_doom_loop_pauses_and_its_row_starts_anew(tmp_path: Path) -> None:
     sim = Sim([SimTool(spec("read"))])
     soft = common.Bounds(limit_mode=common.LIMIT_MODE_SOFT)
@@ -126,7 +126,7 @@ async def test_a_soft_doom_loop_pauses_and_its_row_starts_anew(tmp_path: Path) -
     assert (view.status, view.final_text, view.steps) == (common.SESSION_STATUS_IDLE, "out", 6)
 
 
-@pytest.mark.req("LOOP-07", "LOOP-15")
+@pytest.mark.req("LOOP-07", "LOOP-15", "S11")
 async def test_a_turn_whose_task_is_gone_is_settled_by_cancel(tmp_path: Path) -> None:
     sim = Sim([SimTool(spec("read"), hold=True)])
     live = await sim.session(transcript(tmp_path, CALLS, {"stream": [{"text": "again"}]}))

@@ -195,7 +195,7 @@ def usd(nano: int) -> float:
     return round(nano / 10**9, 4)
 
 
-@pytest.mark.req("BOUND-06", "BOUND-01", "SUB-06")
+@pytest.mark.req("BOUND-06", "BOUND-01", "SUB-06", "M03")
 async def test_four_children_share_what_is_left_of_one_budget(tmp_path: Path) -> None:
     sim = sim_with(held_work())
     spend = {"usage": costs(0.50), "profile": "worker"}
@@ -224,7 +224,7 @@ async def test_four_children_share_what_is_left_of_one_budget(tmp_path: Path) ->
     assert (hit.dimension, usd(hit.limit), usd(hit.value)) == (common.LIMIT_DIMENSION_MAX_COST_USD, 1.0, 2.38)
 
 
-@pytest.mark.req("BOUND-07", "SUB-04")
+@pytest.mark.req("BOUND-07", "SUB-04", "L05")
 @pytest.mark.parametrize("depth", [0, 1, 2])
 async def test_a_model_that_always_delegates_stops_at_the_depth(tmp_path: Path, depth: int) -> None:
     sim = sim_with()
@@ -273,7 +273,7 @@ async def test_a_model_that_always_delegates_stops_at_the_depth(tmp_path: Path, 
     assert result.is_error == (depth == 0)
 
 
-@pytest.mark.req("SUB-04")
+@pytest.mark.req("SUB-04", "L05")
 async def test_no_more_than_the_whole_tree_may_have_are_started(tmp_path: Path) -> None:
     sim = sim_with()
     model = transcript(
@@ -329,7 +329,7 @@ async def test_a_request_of_a_grandchild_is_shown_and_settled_at_the_root(tmp_pa
     assert not sim.log.view(live.session).open_requests
 
 
-@pytest.mark.req("SUB-05")
+@pytest.mark.req("SUB-05", "S12")
 async def test_a_child_whose_runner_is_gone_is_settled_with_its_parent(tmp_path: Path) -> None:
     sim = sim_with(held_work())
     model = transcript(tmp_path, spawns("a"), WORKS)
@@ -442,7 +442,7 @@ async def test_a_childs_work_uses_up_its_parents_wall_clock_and_its_waiting_does
     assert sim.of(live, "step/end")[0].waited_ms < waited_s
 
 
-@pytest.mark.req("BOUND-09", "SUB-06")
+@pytest.mark.req("BOUND-09", "SUB-06", "L02")
 async def test_a_doom_loop_in_a_sub_agent_fires_there_and_its_parent_is_told(tmp_path: Path) -> None:
     sim = sim_with(SimTool(spec("grep")))
     sim.profiles["worker"].doom_loop.threshold = 3

@@ -59,7 +59,7 @@ def test_the_row_starts_anew() -> None:
     assert row == DoomLoop()
 
 
-@pytest.mark.req("BOUND-09")
+@pytest.mark.req("BOUND-09", "L01")
 def test_a_poll_that_brings_news_may_go_on_to_twenty() -> None:
     row = fed(*(("poll", b"%d" % i) for i in range(20)), polling=True)
     assert row.fired(3) is None
@@ -69,7 +69,7 @@ def test_a_poll_that_brings_news_may_go_on_to_twenty() -> None:
     assert (hit.limit, hit.value, hit.unit) == (20, 21, "calls")
 
 
-@pytest.mark.req("BOUND-09")
+@pytest.mark.req("BOUND-09", "L01")
 @pytest.mark.parametrize("stale", [b"5", None], ids=["unchanged", "no result"])
 def test_a_poll_that_brings_nothing_new_fires_at_the_threshold(stale: bytes | None) -> None:
     row = fed(*(("poll", b"%d" % i) for i in range(6)), polling=True)
