@@ -102,7 +102,7 @@ async def test_a_log_of_three_times_the_window_is_trimmed_without_a_model(tmp_pa
     assert len(events) < len(steps) / 2, "each makes room for more than one Step"
 
 
-@pytest.mark.req("MODEL-08")
+@pytest.mark.req("MODEL-08", "M06")
 async def test_older_turns_become_a_summary_before_line_1_of_a_step(tmp_path: Path) -> None:
     sim, live = await talked(tmp_path, SUMMARY, DONE)
     whole = len(sim.log.events[live.session])

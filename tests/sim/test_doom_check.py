@@ -37,7 +37,7 @@ async def played(sim: Sim, directory: Path, *lines: dict[str, Any], second_tier:
     return live
 
 
-@pytest.mark.req("BOUND-11", "BOUND-10")
+@pytest.mark.req("BOUND-11", "BOUND-10", "M06")
 @pytest.mark.parametrize("words", [[], ["STUCK"], ["no idea"]], ids=["nobody to ask", "stuck", "no answer"])
 async def test_a_cycle_fires_where_nobody_says_that_things_move(tmp_path: Path, words: list[str]) -> None:
     sim = Sim([SimTool(spec("read"))])
