@@ -36,13 +36,6 @@ class _Below:
     output_tokens: int = 0
 
 
-class _Place:
-    """Where the sub-agents of one session wait for their turn; as many run as its profile says (SUB-03)."""
-
-    def __init__(self, view: SessionView) -> None:
-        self.free = asyncio.Semaphore(max(view.profile.max_concurrent_subagents, 1))
-
-
 @dataclass(slots=True, eq=False)
 class _Child:
     """A sub-agent that runs: its session, and the task that follows it from its start to child/ended."""
@@ -55,7 +48,7 @@ class _Child:
 
 class Tree:
     """Implements the port `Children`. The mutable state: what is spent below each live session, how many sessions
-    the tree of each live root has, and the sub-agents that run, by their parents.
+    the tree of each live root has, who waits and who runs below each session.
     """
 
     def __init__(
@@ -67,7 +60,7 @@ class Tree:
         self._profiles = profiles
         self._below: dict[str, _Below] = {}
         self._members: dict[str, int] = {}
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, asyncio.Semaphore] = {}
         self._running: dict[str, set[_Child]] = {}
 
     # --- accounts ---
@@ -126,17 +119,16 @@ class Tree:
         return not self._why_not(self._log.view(session))
 
     async def run(self, parent: str, request: ChildRequest) -> ChildResult:
+        above = await self._live(parent)
         view = self._log.view(parent)
         if why := self._why_not(view):
             raise ChildRefused(why)
-        above = await self._live(parent)
         profile = self._profile(view, above, request)
         # Counted before anything is waited for, so that calls side by side cannot pass the limit together.
         self._members[view.root] = self._members.get(view.root, 0) + 1
         child = _Child(self._ids.session())
         try:
-            place = self._places.setdefault(parent, _Place(view))
-            async with place.free:
+            async with self._place(view):
                 return await self._until_ended(parent, child, profile, request)
         finally:
             if child.life is None:
@@ -165,6 +157,11 @@ class Tree:
                 f"this tree has had {made} sub-agents, which is all it may have (max_subagents_total {most})"
             )
         return ""
+
+    def _place(self, view: SessionView) -> asyncio.Semaphore:
+        """Where the sub-agents of a session wait for their turn; as many run as its profile says (SUB-03)."""
+        most = max(view.profile.max_concurrent_subagents, 1)
+        return self._places.setdefault(view.id, asyncio.Semaphore(most))
 
     def _profile(
         self, view: SessionView, above: LiveSession, request: ChildRequest
