@@ -10,6 +10,8 @@ INSTALLED := $(VENV)/.installed
 STUBS := daemon/turnd/v1/.generated
 BUF := node_modules/.bin/buf
 PROTO := $(wildcard proto/turnd/v1/*.proto)
+# Tests wait for processes most of the time. More than a few at once would only wait for each other.
+SIDE_BY_SIDE := --numprocesses=auto --maxprocesses=4 --dist=worksteal
 
 # The first interpreter that is new enough and can make virtual environments; `make PYTHON=...` names another.
 PYTHON ?= $(shell for candidate in python3.11 python3.12 python3.13 python3; do \
@@ -28,10 +30,10 @@ demo: setup ## Show a whole session on a sample project; needs no key.
 	$(BIN)/turn demo
 
 test: setup ## Run every test, and check that what is claimed in docs/requirements.md is shown (ARGS=... for some).
-	$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),--conformance=check)
+	$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(SIDE_BY_SIDE) --conformance=check)
 
 conformance: setup ## Run the tests that show a requirement, and list which requirements are shown.
-	$(BIN)/python -m pytest -m req --conformance=report $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m req --conformance=report $(ARGS)
 
 soak: setup ## Run the long forms of tests/faults: every kill, every fault, many random logs (an hour at most).
 	TURND_TEST_SOAK=1 timeout --foreground 3600 $(BIN)/python -m pytest tests/faults $(ARGS)

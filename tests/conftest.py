@@ -17,6 +17,8 @@ pytest_plugins = ["tests.plugins.conformance", "pytester"]
 settings.register_profile("turnd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("turnd")
 
+LONGEST = ("faults", "conformance")
+"""Directories of tests that take longest: they begin first, so that no process is left alone with one at the end."""
 KEPT_VARIABLES = ("LANG", "LC_ALL", "PATH", "TERM", "TMPDIR", "TZ", "VIRTUAL_ENV")
 """What tests see of the caller's environment. The rest may point at real files and keys."""
 
@@ -45,3 +47,9 @@ def turnd_home(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """`TURND_HOME` for this test, and for the processes that it starts."""
     monkeypatch.setenv("TURND_HOME", str(short_path))
     return short_path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(
+        key=lambda item: LONGEST.index(part) if (part := item.path.parent.name) in LONGEST else len(LONGEST)
+    )

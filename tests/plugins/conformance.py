@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+MARK = "req"
 REQUIREMENTS = Path("docs", "requirements.md")
 ROW = re.compile(r"^\| *(?P<id>[A-Z]+-?\d+) *\|.*\| *(?P<claimed>[^|]*?) *\|$")
 
@@ -70,15 +71,16 @@ class Conformance:
     def __init__(self, lines: dict[str, Line], mode: str) -> None:
         self._lines = lines
         self._mode = mode
-        self._marks: dict[str, tuple[str, ...]] = {}
+        self._shows: dict[str, tuple[str, ...]] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._reasons: Counter[str] = Counter()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         unknown: defaultdict[str, list[str]] = defaultdict(list)
         for item in items:
-            ids = tuple(str(arg) for mark in item.iter_markers("req") for arg in mark.args)
-            self._marks[item.nodeid] = ids
+            ids = tuple(str(arg) for mark in item.iter_markers(MARK) for arg in mark.args)
+            # Reports carry them to the process that counts, which need not be the one that runs the tests.
+            item.user_properties.append((MARK, ids))
             for requirement in ids:
                 if requirement not in self._lines:
                     unknown[requirement].append(item.nodeid)
@@ -89,6 +91,9 @@ class Conformance:
             raise pytest.UsageError(f"marked with ids that are not in {REQUIREMENTS}: {'; '.join(texts)}")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._shows[report.nodeid] = tuple(
+            requirement for name, ids in report.user_properties if name == MARK for requirement in ids
+        )
         if report.failed:
             self._outcomes[report.nodeid] = Outcome.FAILED
         elif report.skipped:
@@ -100,7 +105,7 @@ class Conformance:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         for node, outcome in self._outcomes.items():
-            for requirement in self._marks.get(node, ()):
+            for requirement in self._shows[node]:
                 self._lines[requirement].outcomes[outcome] += 1
         if self._mode != "off" and session.exitstatus == pytest.ExitCode.OK and any(self._broken()):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -139,7 +144,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     lines = read_lines(config.rootpath / REQUIREMENTS)
-    config.pluginmanager.register(Conformance(lines, config.getoption("--conformance")), "turnd-conformance")
+    # A process that runs a part of the tests has no verdict on all of them.
+    mode = "off" if hasattr(config, "workerinput") else config.getoption("--conformance")
+    config.pluginmanager.register(Conformance(lines, mode), "turnd-conformance")
 
 
 def read_lines(path: Path) -> dict[str, Line]:

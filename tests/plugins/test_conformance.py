@@ -93,3 +93,14 @@ def test_a_claim_that_is_neither_yes_nor_empty_is_an_error(project: pytest.Pytes
     result = run(project)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*expected yes or nothing, found 'almost'*"])
+
+
+def test_lines_are_counted_where_other_processes_run_the_tests(project: pytest.Pytester) -> None:
+    side_by_side = ("-p", "xdist", "-n", "2")
+    result = run(project, "--conformance=check", *side_by_side)
+    result.stdout.fnmatch_lines(["* 1 skipped *", "*1  no such machine", "2 of 3 lines * 1 claimed"])
+    assert result.ret == pytest.ExitCode.OK
+    claim(project, one="yes", two="yes")
+    result = run(project, "--conformance=check", *side_by_side)
+    result.stdout.fnmatch_lines(["FAILED: claimed, and no passing test shows it: AA-02 *"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
