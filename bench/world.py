@@ -27,6 +27,7 @@ from turnd.ports import (
 )
 from turnd.rules.backoff import RetryPolicy
 from turnd.rules.event import Draft
+from turnd.rules.layer import WorkspaceLayer
 from turnd.rules.policy import Match, Policy, PolicyRule
 from turnd.sessions.approvals import Approvals
 from turnd.sessions.live import LiveSessions
@@ -36,6 +37,7 @@ from turnd.store.intake import Committed
 from turnd.store.log import EventLog
 from turnd.system import SystemClock, UlidIds
 from turnd.telemetry import NoTrace
+from turnd.tools.disk import HostDisk
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2, provider_pb2
 
@@ -44,6 +46,13 @@ STEPS_OF_TURN = 10
 """The last one only says something."""
 ANSWER = json.dumps("line of a file that was read\n" * 10).encode()
 """With it 10,000 events are a history that a large model still takes."""
+
+
+class Layers:
+    """Of workspaces without a file."""
+
+    async def of(self, workspace: str) -> WorkspaceLayer:
+        return WorkspaceLayer()
 
 
 class Tools:
@@ -92,6 +101,8 @@ class Driver:
             log=log,
             models=Catalogue(clock, Keys({})),
             instructions=DirectoryInstructions("/"),
+            disk=HostDisk(),
+            layers=Layers(),
             tools=Tools(),
             hooks=Chain(journal.subscribers(), trace),
             people=Approvals(log, clock, Presence()),

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -29,6 +29,7 @@ from turnd_client.client import Client
 from turnd_client.connect import connect
 from turnd_client.errors import ConnectionLost, NoDaemon
 
+DAEMON = (sys.executable, "-m", "turnd.main", "serve")
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
 COMMAND_TIMEOUT_S = 30.0
@@ -114,12 +115,12 @@ class RunningDaemon:
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         return f"replay:{path}"
 
-    async def start(self) -> None:
+    async def start(self, command: Sequence[str] = DAEMON) -> None:
         """Starts the daemon and waits until a handshake was answered."""
         assert self.process is None, "the daemon is running already"
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "turnd.main", "serve"],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

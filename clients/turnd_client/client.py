@@ -104,6 +104,45 @@ class Client:
         request = daemon_pb2.CostRequest(session=session, by=",".join(by))
         return await self._call(self._daemon.Cost, request, CALL_TIMEOUT_S)
 
+    async def list_policy(self, directory: str = "") -> daemon_pb2.ListPolicyResponse:
+        """The policy rules in force, each with file and line; with those of a directory's own file."""
+        request = daemon_pb2.ListPolicyRequest(directory=directory)
+        return await self._call(self._daemon.ListPolicy, request, SETTLE_TIMEOUT_S)
+
+    async def trust(self, workspace: str, *, digest: str = "") -> daemon_pb2.TrustResponse:
+        """What a directory's own configuration says and would widen; with the digest of what was shown, trusts that."""
+        request = daemon_pb2.TrustRequest(workspace=workspace, trust=bool(digest), digest=digest)
+        return await self._call(self._daemon.Trust, request, SETTLE_TIMEOUT_S)
+
+    async def untrust(self, workspace: str) -> daemon_pb2.TrustResponse:
+        """Ends the trust in a directory's own configuration. Raises NotFound where there is none."""
+        request = daemon_pb2.TrustRequest(workspace=workspace, untrust=True)
+        return await self._call(self._daemon.Trust, request, SETTLE_TIMEOUT_S)
+
+    async def trusted(self) -> daemon_pb2.TrustResponse:
+        """Which directories are trusted, and whether they still have what was trusted."""
+        return await self._call(self._daemon.Trust, daemon_pb2.TrustRequest(), STREAM_TIMEOUT_S)
+
+    async def remove_policy(self, name: str, *, request_id: str = "") -> None:
+        """Removes a rule that a decision for always stored (GATE-09)."""
+        request = daemon_pb2.RemovePolicyRequest(request_id=request_id or new_request_id(), name=name)
+        await self._command(self._daemon.RemovePolicy, request, CALL_TIMEOUT_S)
+
+    async def explain_policy(
+        self,
+        workspace: str,
+        tool: str,
+        data: bytes,
+        *,
+        profile: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> daemon_pb2.ExplainPolicyResponse:
+        """What policy would say of one call in an absolute directory, asking nobody and running nothing of it."""
+        request = daemon_pb2.ExplainPolicyRequest(
+            workspace=workspace, tool=tool, input=data, profile=profile, environment=dict(environment or {})
+        )
+        return await self._call(self._daemon.ExplainPolicy, request, SETTLE_TIMEOUT_S)
+
     async def doctor(self, *, full: bool = False) -> daemon_pb2.DoctorResponse:
         """Looks at the daemon's files; with `full` every byte of the log is read, which takes its time."""
         request = daemon_pb2.DoctorRequest(full=full)
@@ -210,9 +249,14 @@ class Client:
         scope: common_pb2.ApprovalScope.ValueType = common_pb2.APPROVAL_SCOPE_ONCE,
         reason: str = "",
         grant: common_pb2.GrantRule | None = None,
+        corrected_input: bytes = b"",
         request_id: str = "",
     ) -> event_pb2.ApprovalDecided:
-        """Answers an approval. A late decision is Refused with who decided and when (GATE-07)."""
+        """Answers an approval. A late decision is Refused with who decided and when (GATE-07).
+
+        `corrected_input`, as JSON, runs in the place of the proposed one; what does not fit, or is not allowed, is
+        Refused, and the request stays open (GATE-08).
+        """
         request = sessions_pb2.DecideRequest(
             request_id=request_id or new_request_id(),
             client=self.name,
@@ -222,8 +266,11 @@ class Client:
             scope=scope,
             reason=reason,
             grant=grant,
+            corrected_input=corrected_input,
         )
-        return (await self._command(self._sessions.Decide, request, CALL_TIMEOUT_S)).decided
+        # A corrected input is previewed, and goes through the hooks, before it is answered.
+        timeout_s = SETTLE_TIMEOUT_S if corrected_input else CALL_TIMEOUT_S
+        return (await self._command(self._sessions.Decide, request, timeout_s)).decided
 
     async def answer(
         self, session: str, question: str, output: bytes, *, request_id: str = ""
@@ -340,9 +387,13 @@ class Client:
         """Checks a stored log against every rule."""
         return await self._verify([sessions_pb2.VerifyRequest(session=session)])
 
-    async def verify_lines(self, parts: Iterable[bytes]) -> sessions_pb2.VerifyResponse:
+    async def verify_lines(
+        self, parts: Iterable[bytes], *, judge_history: bool = False
+    ) -> sessions_pb2.VerifyResponse:
         """Checks a log in JSON Lines, given in parts of any size below the message limit."""
-        return await self._verify(sessions_pb2.VerifyRequest(lines=part) for part in parts)
+        return await self._verify(
+            sessions_pb2.VerifyRequest(lines=part, judge_history=judge_history) for part in parts
+        )
 
     async def import_session(
         self,

@@ -84,6 +84,14 @@ class Refused(ClientError):
         return ""
 
     @property
+    def resource(self) -> str:
+        """What was not found, as the request named it; empty where the refusal is not about that."""
+        for detail in self.details:
+            if isinstance(detail, error_details_pb2.ResourceInfo):
+                return str(detail.resource_name)
+        return ""
+
+    @property
     def facts(self) -> dict[str, str]:
         """What programs may want to know: who decided, and when."""
         for detail in self.details:

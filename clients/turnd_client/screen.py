@@ -16,6 +16,10 @@ from turnd_client.text import one_line, visible
 from turnd_client.units import usd_text
 
 _LINES_OF_RESULT = 40
+_SCOPES = {
+    common_pb2.APPROVAL_SCOPE_SESSION: " for the session",
+    common_pb2.APPROVAL_SCOPE_ALWAYS: " for always",
+}
 _WIDTH = 160
 _NAME_WIDTH = 12
 _LEAST_WIDTH = 40
@@ -43,6 +47,7 @@ class Screen:
         self._streamed = False
         self._calls: dict[str, event_pb2.ToolCall] = {}
         self._told: set[str] = set()
+        self._history = ""
 
     @property
     def is_terminal(self) -> bool:
@@ -93,6 +98,7 @@ class Screen:
 
     def event(self, event: event_pb2.Event) -> None:
         """Draws one event; those that are nothing to look at draw nothing."""
+        self._tell_history(event.imported.session)
         match event.WhichOneof("data"):
             case "user_message":
                 self._user_message(event.user_message)
@@ -155,7 +161,7 @@ class Screen:
         else:
             self.question(request.interactive, path)
 
-    def grant(self, rule: common_pb2.GrantRule, lead: str = "remembered until the session ends") -> None:
+    def grant(self, rule: common_pb2.GrantRule, lead: str) -> None:
         """Exactly what a scope wider than once would remember."""
         narrowed = [*rule.command, *rule.path]
         what = f"{rule.provider}.{rule.tool}" + (
@@ -169,6 +175,17 @@ class Screen:
         if self._in_line:
             self._console.print()
         self._in_line = self._prompting = False
+
+    def _tell_history(self, source: str) -> None:
+        """Where the events of another log begin and end, which the session was forked or imported from."""
+        if source != self._history:
+            text = (
+                f"--- history of {visible(source)}"
+                if source
+                else "--- end of the history; from here on its own"
+            )
+            self.line(text, "dim")
+        self._history = source
 
     def _user_message(self, message: event_pb2.UserMessage) -> None:
         text = "\n".join(block.text.text for block in message.blocks if block.HasField("text"))
@@ -243,10 +260,15 @@ class Screen:
     def _decided(self, decided: event_pb2.ApprovalDecided) -> None:
         outcome = common_pb2.ApprovalOutcome.Name(decided.outcome).removeprefix("APPROVAL_OUTCOME_").lower()
         by = f" by {one_line(decided.client, 80)}" if decided.client else ""
-        scope = " for the session" if decided.scope == common_pb2.APPROVAL_SCOPE_SESSION else ""
+        scope = _SCOPES.get(decided.scope, "")
         why = f": {one_line(decided.reason, _WIDTH)}" if decided.reason else ""
         approved = decided.outcome == common_pb2.APPROVAL_OUTCOME_APPROVED
         self.line(f"  {decided.request_id} {outcome}{scope}{by}{why}", "green" if approved else "yellow")
+        if decided.corrected_input:
+            head, body = readable(decided.corrected_input)
+            self.line(f"  with another input: {one_line(head, _WIDTH)}", "dim")
+            if body:
+                self._indented(body)
 
     def _answered(self, answered: event_pb2.InteractiveAnswered) -> None:
         outcome = common_pb2.AnswerOutcome.Name(answered.outcome).removeprefix("ANSWER_OUTCOME_").lower()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from turnd.v1 import common_pb2, daemon_pb2, sessions_pb2
 from turnd.v1.jsonform import message_to_json
+from turnd_client.times import utc_text
 from turnd_client.units import cost_text, usd, usd_text
 
 Json = dict[str, object]
@@ -36,6 +37,11 @@ def session_cost(session: sessions_pb2.Session) -> str:
     return cost_text(session.cost_nano_usd, estimated=session.estimated, unpriced=session.unpriced)
 
 
+def is_imported(session: sessions_pb2.Session) -> bool:
+    """It was made of a file, not of another session."""
+    return session.history > 0 and not session.HasField("forked_from")
+
+
 def session_json(session: sessions_pb2.Session) -> Json:
     """One session, as `turn ls --json` prints it."""
     return {
@@ -56,8 +62,11 @@ def session_json(session: sessions_pb2.Session) -> Json:
         "tokens": {
             field.name: getattr(session.tokens, field.name) for field in session.tokens.DESCRIPTOR.fields
         },
-        "created": session.created.ToDatetime().isoformat(timespec="microseconds") + "Z",
+        "created": utc_text(session.created),
         "last_seq": session.last_seq,
+        "forked_from": message_to_json(session.forked_from) if session.HasField("forked_from") else None,
+        "imported": is_imported(session),
+        "history": session.history,
         "last_reason": reason_text(session.last_reason) if session.last_reason else None,
         "unattended": session.unattended,
         "plan_mode": session.plan_mode,
@@ -93,6 +102,8 @@ def shown_json(shown: sessions_pb2.GetSessionResponse) -> Json:
         "environment": dict(sorted(shown.environment.items())),
         "sandbox": shown.sandbox,
         "unenforced": list(shown.unenforced),
+        "problems": list(shown.problems),
+        "warnings": list(shown.warnings),
     }
 
 
@@ -105,7 +116,7 @@ def daemon_json(status: daemon_pb2.StatusResponse) -> Json:
         "socket": status.socket,
         "sessions": status.sessions,
         "running": status.running,
-        "started": status.started.ToDatetime().isoformat(timespec="microseconds") + "Z",
+        "started": utc_text(status.started),
         "state_dir": status.state_dir,
         "sandbox": status.sandbox,
         "unenforced": list(status.unenforced),
@@ -119,8 +130,11 @@ def verdict_json(verdict: sessions_pb2.VerifyResponse) -> Json:
     return {
         "ok": not verdict.faults,
         "events": verdict.events,
+        "history": verdict.history,
         "sessions": list(verdict.sessions),
         "open": verdict.open,
+        "faults_in_all": verdict.faults_in_all,
+        "causes": verdict.causes,
         "faults": _faults(verdict.faults),
     }
 
@@ -132,16 +146,21 @@ def imported_json(imported: sessions_pb2.ImportResponse) -> Json:
         "events": imported.events,
         "faults": _faults(imported.faults),
         "faults_in_all": imported.faults_in_all,
+        "causes": imported.causes,
     }
 
 
 def _faults(faults: Sequence[sessions_pb2.LogFault]) -> list[Json]:
+    """`follows_from` is the place in this list, from 0, of the fault without which it would be none."""
     return [
         {
             "line": fault.line or None,
             "session": fault.session or None,
             "seq": fault.seq or None,
             "message": fault.message,
+            "history": fault.history,
+            "follows_from": fault.follows_from - 1 if fault.follows_from else None,
+            "followers": fault.followers,
         }
         for fault in faults
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -45,7 +46,23 @@ class Spawned:
         """The end of what it wrote."""
         with self.log.open("rb") as file:
             file.seek(max(self.log_offset, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
-            return file.read().decode("utf-8", "replace").strip()
+            return _for_people(file.read().decode("utf-8", "replace").strip())
+
+
+def _for_people(text: str) -> str:
+    """What a daemon's log says of its end: text as it is, of the lines for programs the errors."""
+    told = [line for line in map(_told, text.splitlines()) if line]
+    return "\n".join(told) or text
+
+
+def _told(line: str) -> str:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(entry, dict) or entry.get("level") not in ("error", "critical"):
+        return ""
+    return ": ".join(str(entry[name]) for name in ("event", "error", "problem", "exception") if name in entry)
 
 
 async def start_service(environment: Mapping[str, str]) -> bool:

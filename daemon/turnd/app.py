@@ -15,10 +15,20 @@ from turnd.archive import LogArchive, SpoolOutputs
 from turnd.cells.instructions import DirectoryInstructions
 from turnd.cells.probed import ProbedCells
 from turnd.config import Config, ConfigError, load
-from turnd.configured import changes, endpoints, hook_subscribers, loop_settings, profiles, refuse_unsupported
+from turnd.config.trust import TrustFile
+from turnd.configured import (
+    changes,
+    endpoints,
+    hook_subscribers,
+    loop_settings,
+    named_workspaces,
+    profiles,
+    refuse_unsupported,
+)
 from turnd.hooks import journal
 from turnd.hooks.chain import Chain
 from turnd.hooks.subscriber import Subscriber
+from turnd.layers import WorkspaceLayers
 from turnd.models.catalogue import Catalogue
 from turnd.models.keys import Keys
 from turnd.ports import LogFailed, World
@@ -29,11 +39,13 @@ from turnd.sessions.daemon import About, DaemonCommands
 from turnd.sessions.housekeeping import Housekeeping
 from turnd.sessions.live import LiveSessions
 from turnd.sessions.locks import LockTable
+from turnd.sessions.policies import Policies
 from turnd.sessions.presence import Presence
 from turnd.sessions.refusal import invalid
 from turnd.sessions.requests import Requests
 from turnd.sessions.surroundings import Surroundings
 from turnd.sessions.tail import Tail
+from turnd.sessions.trust import Trust
 from turnd.store.filesystem import NetworkFileSystem
 from turnd.store.hold import Hold
 from turnd.store.intake import Committed
@@ -44,6 +56,7 @@ from turnd.system import SystemClock, UlidIds
 from turnd.telemetry import Redactor, open_trace
 from turnd.tools.core import Core
 from turnd.tools.definition import workspace_provider
+from turnd.tools.disk import HostDisk
 from turnd.tools.environment import allowed
 from turnd.tools.registry import ToolPaths, ToolRegistry
 from turnd.tools.spool import Spool
@@ -91,7 +104,11 @@ class App:
         self._grace_s: float | None = None
 
         self._clock = SystemClock()
-        self._log = EventLog(hold, self._clock)
+        self._log = EventLog(
+            hold,
+            self._clock,
+            accept_network_file_system=self._config.storage.accept_network_file_system,
+        )
         self._trace = open_trace(self._config.telemetry.endpoint, version, redactor)
         self._models = Catalogue(self._clock, Keys(environment), endpoints(self._config))
         self._cells = ProbedCells()
@@ -104,6 +121,9 @@ class App:
             Core(version, self._spool, partial(last_tasks, self._log)),
             structlog.get_logger("turnd.tools"),
         )
+        self._layers = WorkspaceLayers(
+            lambda: profiles(self._config)[1], TrustFile(paths.state / "trust.json"), self._clock
+        )
         self._presence = Presence()
         self._approvals = Approvals(self._log, self._clock, self._presence)
         self._hooks = Chain(self._subscribers(self._config), self._trace)
@@ -114,6 +134,8 @@ class App:
             models=self._models,
             instructions=DirectoryInstructions(str(Path.home())),
             tools=self._tools,
+            disk=HostDisk(),
+            layers=self._layers,
             hooks=self._hooks,
             people=self._approvals,
             locks=LockTable(),
@@ -159,6 +181,15 @@ class App:
 
     def _make_server(self) -> RpcServer:
         archive = LogArchive(self._log)
+        surroundings = Surroundings(
+            profiles=lambda: profiles(self._config),
+            environment=allowed,
+            sandbox=lambda: (self._cells.description, self._cells.unenforced()),
+            layers=self._layers,
+            home=str(Path.home()),
+            own_directories=(str(self._paths.config), str(self._paths.state), str(self._paths.runtime)),
+            workspaces=lambda: named_workspaces(self._config, str(Path.home())),
+        )
         sessions = Commands(
             self._log,
             self._world.ids,
@@ -167,13 +198,7 @@ class App:
             self._approvals,
             archive,
             SpoolOutputs(self._spool),
-            Surroundings(
-                profiles=lambda: profiles(self._config),
-                environment=allowed,
-                sandbox=lambda: (self._cells.description, self._cells.unenforced()),
-                home=str(Path.home()),
-                own_directories=(str(self._paths.config), str(self._paths.state), str(self._paths.runtime)),
-            ),
+            surroundings,
             self._requests,
         )
         about = About(
@@ -191,8 +216,10 @@ class App:
             self.request_stop,
             lambda: self.stop_requested,
             self._reload_for_client,
-            self._log.problems,
+            lambda: [*self._log.problems(), *self._layers.problems()],
             Housekeeping(upkeep, self._live, self._clock, self._requests),
+            Policies(self._world, self._log, lambda: self._settings.policy, surroundings, self._requests),
+            Trust(self._layers, surroundings),
         )
         tail = Tail(self._log, TAIL_BYTES)
         return RpcServer(self._paths, self._version, sessions, daemon, tail, self._presence)

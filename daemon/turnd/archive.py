@@ -11,10 +11,10 @@ from turnd.sessions.importing import Arrived
 from turnd.sessions.refusal import invalid, not_found
 from turnd.store.arrival import Arrival, NotImportable
 from turnd.store.catalogue import AmbiguousSession, BadPageToken
+from turnd.store.faults import Fault
 from turnd.store.ledger import DIMENSIONS
 from turnd.store.log import EventLog
 from turnd.store.transfer import (
-    Fault,
     Report,
     Verifier,
     export_lines,
@@ -89,8 +89,9 @@ class LogArchive:
         first = await anext(requests, sessions_pb2.VerifyRequest(lines=b""))
         if first.HasField("session"):
             session = await self.resolve(first.session)
-            return _verified(await verify_stored(self._log, session))
-        verifier = Verifier()
+            report = await verify_stored(self._log, session, judge_history=first.judge_history)
+            return _verified(report)
+        verifier = Verifier(judge_history=first.judge_history)
         async with aclosing(pieces(_lines(first, requests))) as parts:
             async for part in parts:
                 await asyncio.to_thread(verifier.feed, part)
@@ -108,7 +109,7 @@ class LogArchive:
             events, report = await asyncio.to_thread(arrival.finish)
         except NotImportable as not_a_log:
             raise invalid("lines", f"{not_a_log}; nothing was imported") from None
-        return Arrived(events, arrival.digest, _faults(report.faults), report.faults_in_all)
+        return Arrived(events, arrival.digest, _faults(report.faults), report.faults_in_all, report.causes)
 
 
 class SpoolOutputs:
@@ -160,10 +161,22 @@ def _verified(report: Report) -> sessions_pb2.VerifyResponse:
         sessions=report.sessions,
         faults=_faults(report.faults),
         open=report.open,
+        history=report.history,
+        faults_in_all=report.faults_in_all,
+        causes=report.causes,
     )
 
 
 def _faults(faults: Sequence[Fault]) -> list[sessions_pb2.LogFault]:
     return [
-        sessions_pb2.LogFault(line=f.line, session=f.session, seq=f.seq, message=f.message) for f in faults
+        sessions_pb2.LogFault(
+            line=fault.line,
+            session=fault.session,
+            seq=fault.seq,
+            message=fault.message,
+            follows_from=fault.follows_from,
+            followers=fault.followers,
+            history=fault.history,
+        )
+        for fault in faults
     ]

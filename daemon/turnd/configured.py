@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from turnd.config import Config, ConfigError
+from turnd.config.load import config_error
 from turnd.config.models import ModelServer
 from turnd.config.prices import Pricing
+from turnd.config.problems import Problem
 from turnd.config.secrets import Secret
 from turnd.hooks.command import CommandSubscriber
 from turnd.loop.settings import LoopSettings
@@ -14,23 +16,34 @@ from turnd.models.endpoint import DEFAULT_CONTEXT_WINDOW, CompatibleEndpoint
 from turnd.models.keys import EnvironmentKey, FileKey
 from turnd.rules import policy
 from turnd.rules.backoff import RetryPolicy
+from turnd.rules.risky_options import RiskyTable
 from turnd.v1 import common_pb2 as common
 
 
 def refuse_unsupported(config: Config) -> None:
     """A section that would be ignored is an error: a veto that nobody asks allows everything. Raises ConfigError."""
-    problems = []
-    for index, hook in enumerate(config.hooks):
-        if hook.provider is not None:
-            problems.append(
-                f"hooks.{index}.provider: this version starts no other providers than its own, and those take no "
-                "hooks; use command"
-            )
-    if config.providers:
-        names = ", ".join(sorted(config.providers))
-        problems.append(f"providers: this version starts no other providers than its own; remove {names}")
+    problems = [
+        Problem(
+            ("hooks", index, "provider"),
+            "this version starts no other providers than its own, and those take no hooks; use command",
+        )
+        for index, hook in enumerate(config.hooks)
+        if hook.provider is not None
+    ]
+    problems += [
+        Problem(("providers", name), "this version starts no other providers than its own; remove it")
+        for name in config.providers
+    ]
+    problems += [
+        Problem(
+            ("profiles", name, "fallback"),
+            "this version tries no other model than that of the profile; remove it",
+        )
+        for name, profile in config.profiles.items()
+        if profile.fallback
+    ]
     if problems:
-        raise ConfigError(problems)
+        raise config_error(config.source, problems)
 
 
 def hook_subscribers(config: Config, home: str) -> list[CommandSubscriber]:
@@ -53,7 +66,7 @@ def loop_settings(config: Config, jitter: Callable[[], float]) -> LoopSettings:
     """Limits and policy of the loop. Raises ConfigError for rules that this version cannot evaluate."""
     limits = config.limits
     return LoopSettings(
-        policy=_policy(config.policy),
+        policy=_policy(config),
         retry=RetryPolicy(
             base_delay_ms=limits.retry.base_delay_ms,
             backoff_factor=limits.retry.backoff_factor,
@@ -73,15 +86,33 @@ def loop_settings(config: Config, jitter: Callable[[], float]) -> LoopSettings:
 
 
 def changes(before: Config, after: Config) -> list[str]:
-    """The sections in which two configurations differ; telemetry needs a restart, and says so."""
+    """The sections in which two configurations differ; those that need a restart say so."""
     changed = [
         name
-        for name in ("default_profile", "profiles", "limits", "policy", "hooks", "models", "prices")
+        for name in (
+            "default_profile",
+            "profiles",
+            "workspaces",
+            "limits",
+            "policy",
+            "commands",
+            "hooks",
+            "models",
+            "prices",
+        )
         if getattr(before, name) != getattr(after, name)
     ]
-    if before.telemetry != after.telemetry:
-        changed.append("telemetry (needs a restart)")
+    changed += [
+        f"{name} (needs a restart)"
+        for name in ("telemetry", "storage")
+        if getattr(before, name) != getattr(after, name)
+    ]
     return changed
+
+
+def named_workspaces(config: Config, home: str) -> list[str]:
+    """What the configuration names as workspaces, with the home directory in the place of ~."""
+    return [home + name[1:] if name.startswith("~") else name for name in config.workspaces]
 
 
 def profiles(config: Config) -> tuple[str, Mapping[str, common.ProfileSnapshot]]:
@@ -94,18 +125,18 @@ def endpoints(config: Config) -> list[CompatibleEndpoint]:
     made, problems = [], []
     for name, server in config.models.items():
         if server.kind != "openai-compatible":
-            problems.append(
-                f"models.{name}.kind: this version talks to openai-compatible servers, not {server.kind}"
-            )
+            text = f"this version talks to openai-compatible servers, not {server.kind}"
+            problems.append(Problem(("models", name, "kind"), text))
         elif server.api_key is not None and server.api_key.keyring is not None:
-            problems.append(f"models.{name}.api_key: this version reads env and file, not the keyring")
+            text = "this version reads env and file, not the keyring"
+            problems.append(Problem(("models", name, "api_key"), text))
         else:
             try:
                 made.append(_endpoint(name, server, config.prices))
             except ValueError as wrong:
-                problems.append(f"models.{name}: {wrong}")
+                problems.append(Problem(("models", name), str(wrong)))
     if problems:
-        raise ConfigError(problems)
+        raise config_error(config.source, problems)
     return made
 
 
@@ -135,8 +166,11 @@ def _key_source(secret: Secret | None) -> EnvironmentKey | FileKey | None:
     return EnvironmentKey(secret.env) if secret.env else FileKey(secret.file or "")
 
 
-def _policy(rules: tuple[policy.PolicyRule, ...]) -> policy.Policy:
+def _policy(config: Config) -> policy.Policy:
+    risky = RiskyTable()
+    for program, more in sorted(config.commands.items()):
+        risky = risky.also(program, more.options, spelled_out=more.spelled_out)
     try:
-        return policy.Policy(rules)
+        return policy.Policy(config.policy, risky)
     except policy.PolicyError as wrong:
         raise ConfigError([str(wrong)]) from wrong

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version as distribution_version
+from typing import NoReturn
 
 # Before grpc is imported anywhere: children are made by exec only, and fork handlers hang beside a live server.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -24,6 +27,7 @@ from turnd.configured import endpoints, loop_settings, refuse_unsupported
 from turnd.notify import Notifier
 from turnd.store.hold import DaemonRunning, Hold
 from turnd.store.opening import rebuild_file
+from turnd.store.rebuild import Rebuilt
 from turnd.system import SystemClock
 from turnd.telemetry import Redactor, configure_logs
 from turnd.v1.paths import PathError, resolve
@@ -41,8 +45,14 @@ def main() -> None:
     """The daemon that owns agent sessions. `turn` is its client."""
 
 
+_json_option = click.option(
+    "--json", "as_json", is_flag=True, help='Print one JSON object, also where it fails: {"error": {...}}.'
+)
+
+
 @main.command("check-config")
-def check_config() -> None:
+@_json_option
+def check_config(as_json: bool) -> None:
     """Check the configuration file and say what is wrong with it, by file, line and key."""
     try:
         paths = resolve(os.environ)
@@ -50,13 +60,35 @@ def check_config() -> None:
         refuse_unsupported(config)
         loop_settings(config, lambda: 0.0)
         endpoints(config)
-    except (ConfigError, PathError, OSError) as wrong:
-        click.echo(str(wrong), err=True)
-        sys.exit(EXIT_FAILED)
+    except ConfigError as wrong:
+        _fail("CONFIGURATION", str(wrong), as_json, problems=list(wrong.lines))
+    except (PathError, OSError) as wrong:
+        _fail("FILE", str(wrong), as_json)
+    is_there = paths.config_file.exists()
+    if as_json:
+        found = {
+            "ok": True,
+            "file": str(paths.config_file),
+            "exists": is_there,
+            "warnings": [*config.warnings],
+        }
+        click.echo(json.dumps(found, ensure_ascii=False))
+        return
     for warning in config.warnings:
         click.echo(warning, err=True)
-    found = "is fine" if paths.config_file.exists() else "is not there; the defaults apply"
-    click.echo(f"{paths.config_file} {found}")
+    click.echo(f"{paths.config_file} {'is fine' if is_there else 'is not there; the defaults apply'}")
+
+
+def _fail(
+    code: str, text: str, as_json: bool, *, exit_code: int = EXIT_FAILED, **details: object
+) -> NoReturn:
+    """Ends the command: the text on stderr, or one JSON object on stdout."""
+    if as_json:
+        error = {"code": code, "message": text, "details": details}
+        click.echo(json.dumps({"error": error}, ensure_ascii=False))
+    else:
+        click.echo(text, err=True)
+    sys.exit(exit_code)
 
 
 @main.command()
@@ -92,7 +124,8 @@ def serve(log_level: str) -> None:
 
 
 @main.command()
-def rebuild() -> None:
+@_json_option
+def rebuild(as_json: bool) -> None:
     """Derive every table beside the events anew, and say what differed; the daemon must not be running."""
     configure_logs(sys.stderr, logging.WARNING, Redactor())
     version = distribution_version("turnd")
@@ -100,21 +133,20 @@ def rebuild() -> None:
         paths = prepare(os.environ)
         hold = Hold.take(paths.database, version=version, socket="")
     except DaemonRunning as running:
-        click.echo(f"turnd: {running}", err=True)
-        sys.exit(EXIT_RUNNING)
+        _fail("ALREADY_RUNNING", f"turnd: {running}", as_json, exit_code=EXIT_RUNNING)
     except (PathError, OSError) as wrong:
-        click.echo(f"turnd: {wrong}", err=True)
-        sys.exit(EXIT_FAILED)
+        _fail("FILE", f"turnd: {wrong}", as_json)
     try:
         if not paths.database.exists():
-            click.echo(f"turnd: there is no log at {paths.database}", err=True)
-            sys.exit(EXIT_FAILED)
+            _fail("NOT_FOUND", f"turnd: there is no log at {paths.database}", as_json)
         notes, rebuilt = rebuild_file(paths.database, SystemClock().now_us, _say_progress)
     except START_FAILURES as wrong:
-        click.echo(f"turnd: {wrong}", err=True)
-        sys.exit(EXIT_FAILED)
+        _fail("LOG", f"turnd: {wrong}", as_json)
     finally:
         hold.release()
+    if as_json:
+        click.echo(json.dumps(_rebuilt_json(notes, rebuilt), ensure_ascii=False))
+        return
     for line in (*notes, *(f"cannot go on: {session}" for session in rebuilt.broken)):
         click.echo(line, err=True)
     click.echo(f"{rebuilt.events} events of {rebuilt.sessions} sessions")
@@ -122,6 +154,19 @@ def rebuild() -> None:
         click.echo(str(difference))
     if not rebuilt.differences:
         click.echo("nothing differed")
+
+
+def _rebuilt_json(notes: Sequence[str], rebuilt: Rebuilt) -> dict[str, object]:
+    return {
+        "events": rebuilt.events,
+        "sessions": rebuilt.sessions,
+        "differences": [
+            {"table": each.table, "shape": each.shape, "missing": each.missing, "wrong": each.wrong}
+            for each in rebuilt.differences
+        ],
+        "broken": [*rebuilt.broken],
+        "notes": [*notes],
+    }
 
 
 def _say_progress(done: int, total: int) -> None:
@@ -139,12 +184,19 @@ async def _serve(app: App) -> int:
             await app.start()
             await _until_stopped(app, notifier)
         except START_FAILURES as wrong:
-            log.error("turnd cannot go on", error=str(wrong))
-            click.echo(f"turnd: {wrong}", err=True)
+            _say_failed(wrong)
             return EXIT_FAILED
         finally:
             await app.close()
     return 0
+
+
+def _say_failed(wrong: Exception) -> None:
+    """Once: to a person as text, into a file or a journal as a line of the log."""
+    if sys.stderr.isatty():
+        click.echo(f"turnd: {wrong}", err=True)
+    else:
+        log.error("turnd cannot go on", error=str(wrong))
 
 
 async def _until_stopped(app: App, notifier: Notifier) -> None:

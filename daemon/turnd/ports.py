@@ -5,15 +5,17 @@ Times are seconds unless a name says otherwise; money is integer nano-USD; JSON 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from google.protobuf.message import Message as Payload
 
+from turnd.rules.commands import Found
 from turnd.rules.event import Draft
 from turnd.rules.history import HistoryMessage
+from turnd.rules.layer import WorkspaceLayer
 from turnd.rules.opening import InstructionFile
 from turnd.rules.price import PriceTier
 from turnd.rules.schedule import Claim
@@ -122,6 +124,22 @@ class Subtree:
     """For some of what was used no price is known: it is not in the cost (BOUND-08)."""
 
 
+@dataclass(frozen=True, slots=True)
+class RememberedRule:
+    """What a decision for always stored: for calls of sessions of this workspace, profile and directory (GATE-09)."""
+
+    name: str
+    workspace: str
+    profile: str
+    cwd: str
+    rule: common.GrantRule
+    session: str
+    """That asked."""
+    client: str
+    """Who decided, as it calls itself."""
+    at_us: int
+
+
 class Log(Protocol):
     """The one way into the event log (LOG-04).
 
@@ -153,6 +171,12 @@ class Log(Protocol):
 
     async def subtree(self, session: str) -> Subtree:
         """What a session and all its descendants have spent, as committed. Raises UnknownSession."""
+
+    async def remembered_rules(self) -> Sequence[RememberedRule]:
+        """What decisions for always stored and nobody removed, as committed (GATE-09).
+
+        An approval/decided with `stored` stores one in its own transaction. Raises LogFailed.
+        """
 
 
 # --- models -------------------------------------------------------------------------------------------------
@@ -478,6 +502,52 @@ class Tools(Protocol):
         """
 
 
+# --- what policy must know of the disk ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where a call would run: canonical directories, and the session's environment."""
+
+    cwd: str
+    workspace: str
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the disk says of a call before policy is evaluated."""
+
+    programs: Mapping[str, Found]
+    """Where the session's PATH finds each program, as its commands do; those that it finds nowhere are missing."""
+    canonical: str
+    """Where the path leads, links followed; empty where none was asked about."""
+
+
+class Disk(Protocol):
+    """Looks at the disk for policy, which itself is pure."""
+
+    async def facts(self, where: Where, programs: Collection[str], path: str | None) -> Facts:
+        """Of these names of programs and this path as a tool is given it. Raises OSError, ValueError, TimeoutError."""
+
+
+# --- workspaces ---------------------------------------------------------------------------------------------
+
+
+class LayerUnusable(Exception):
+    """A workspace's own file is there and cannot be used; the text names file, line and key, and what to do."""
+
+
+class Layers(Protocol):
+    """What workspaces say in files of their own (OPS-04)."""
+
+    async def of(self, workspace: str) -> WorkspaceLayer:
+        """The layer of a canonical directory as its file is now; an empty one without a file.
+
+        Raises LayerUnusable: nothing is run on account of half a layer.
+        """
+
+
 # --- hooks --------------------------------------------------------------------------------------------------
 
 
@@ -532,11 +602,33 @@ class Hooks(Protocol):
 # --- people -------------------------------------------------------------------------------------------------
 
 
+class CorrectionRefused(Exception):
+    """An input that cannot take the place of the proposed one; the text says why (GATE-08)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """An asked call with an input that a person put in the place of the proposed one, after policy and vetoes."""
+
+    item: common.PlanItem
+    digest: str
+    """What the approval of it is bound to (GATE-16)."""
+    grant: common.GrantRule
+    """What scopes wider than once would remember of it."""
+
+
+Correct = Callable[[bytes], Awaitable[Effective]]
+"""Checks an input for the call that a request asks about. Raises CorrectionRefused, LogFailed, Violation."""
+
+
 class People(Protocol):
     """Whoever answers requests: the clients that are attached, now or later.
 
     The loop writes the request into the log first; the settlement is in the log when these return.
     """
+
+    def correctable(self, session: str, request_id: str, correct: Correct) -> AbstractContextManager[None]:
+        """While it is open, `correct` says what becomes of the request's call with another input (GATE-08)."""
 
     async def decision(self, session: str, request_id: str) -> event_pb2.ApprovalDecided:
         """Waits for the first decision, without a time-out of its own: the request expires by its own time."""
@@ -624,6 +716,8 @@ class World:
     models: Models
     instructions: Instructions
     tools: Tools
+    disk: Disk
+    layers: Layers
     hooks: Hooks
     people: People
     locks: Locks

@@ -13,7 +13,7 @@ from turnd.ports import AnsweredRequest, LogFailed
 from turnd.sessions.daemon import Sandbox
 from turnd.sessions.housekeeping import Unused
 from turnd.store.examine import Check, copies, examine, examine_all
-from turnd.store.gc import EndedTree, SessionChanged, all_sessions, ended_before
+from turnd.store.gc import EndedTree, SessionChanged, all_sessions, ended_before, kept_for_its_place
 from turnd.store.log import EventLog
 from turnd.tools.spool import Spool, SpoolDirectory, directory_name
 from turnd.v1 import daemon_pb2
@@ -32,6 +32,10 @@ class Upkeep:
     async def unused(self, before_us: int) -> Sequence[Unused]:
         """Ended sessions that are older, spools of no session, and older copies of the log (listed only)."""
         return await asyncio.to_thread(self._unused, before_us)
+
+    async def kept(self, before_us: int) -> str:
+        """The ended session that is older and has the newest event of the log; empty: there is none."""
+        return await asyncio.to_thread(kept_for_its_place, self._paths.database, before_us)
 
     async def examine(self, full: bool) -> Sequence[daemon_pb2.DoctorCheck]:
         """Each check; whoever is cancelled ends the reading of the whole file."""
@@ -128,7 +132,7 @@ class Upkeep:
 
     def _known_problems(self) -> Check:
         problems = self._log.problems()
-        advice = "see the daemon's log; `turn doctor` reads the whole file" if problems else ""
+        advice = "the daemon's own log says more: `turn status` names where it is" if problems else ""
         return Check("known problems", not problems, "; ".join(problems) or "none", advice)
 
     def _cells(self) -> Check:

@@ -537,7 +537,7 @@ async def test_show_says_what_a_wider_scope_would_remember(daemon: RunningDaemon
     await daemon.client.send_message(session.id, "go")
     await asked(daemon, session.id)
     shown = await daemon.turn("show", session.id)
-    assert "  --scope session would remember: workspace.write_file with a.txt\n" in shown.stdout
+    assert "  --scope session or always would remember: workspace.write_file with a.txt\n" in shown.stdout
     await daemon.client.close_session(session.id)
 
 

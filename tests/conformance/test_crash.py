@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from tests.harness import RunningDaemon, prepared_daemon, running_daemon
 from tests.marks import NEEDS_CELLS
 
 from turnd.v1 import common_pb2 as common
-from turnd.v1 import sessions_pb2
+from turnd.v1 import event_pb2, sessions_pb2
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -63,7 +65,7 @@ async def _until_running(daemon: RunningDaemon, session: str) -> None:
 
 
 @NEEDS_CELLS
-@pytest.mark.req("LOG-08", "LOG-21", "LOG-20", "TOOL-04")
+@pytest.mark.req("LOG-08", "LOG-21", "LOG-20", "TOOL-04", "S01")
 async def test_a_kill_between_start_and_result_leaves_nothing_running_and_a_log_that_goes_on() -> None:
     command = "touch mark; setsid sleep 600 & (sleep 600 &) ; sleep 600"
     async with running_daemon(ALLOW_ALL) as daemon:
@@ -104,6 +106,9 @@ async def _check_repaired(daemon: RunningDaemon, session: sessions_pb2.Session) 
         synthetic = [event for event in events if event.synthetic]
         results = {e.tool_result.call_id: e.tool_result for e in synthetic if e.HasField("tool_result")}
         calls = [e.tool_call.call_id for e in events if e.HasField("tool_call")]
+        answered = [e.tool_result for e in events if e.HasField("tool_result")]
+        assert sorted(result.call_id for result in answered) == sorted(calls), "each has one"
+        assert all(result.is_error for result in answered)
         assert results[calls[0]].category == common.TOOL_ERROR_CATEGORY_INTERRUPTED
         assert b"outcome unknown, check before repeating" in results[calls[0]].content
         assert results[calls[1]].category == common.TOOL_ERROR_CATEGORY_NOT_STARTED
@@ -111,6 +116,9 @@ async def _check_repaired(daemon: RunningDaemon, session: sessions_pb2.Session) 
         assert (end.turn_end.turn, end.turn_end.reason) == (0, common.TURN_END_REASON_INTERRUPTED)
         last_real = max(e.time.ToMicroseconds() for e in events if not e.synthetic)
         assert {e.time.ToMicroseconds() for e in synthetic} == {last_real}
+        told = await daemon.turn("log", session.id)
+        assert "interrupted" in told.stdout, told.stdout
+        assert "outcome unknown" in told.stdout
         verified = await daemon.client.verify_session(session.id)
         assert not verified.faults
         again = await daemon.run(session.id, "go on")
@@ -119,6 +127,33 @@ async def _check_repaired(daemon: RunningDaemon, session: sessions_pb2.Session) 
     finally:
         await daemon.client.close()
         daemon._client = None
+
+
+@NEEDS_CELLS
+@pytest.mark.req("S09", "LOG-12", "LOG-20")
+async def test_a_kill_in_the_first_tool_leaves_what_led_to_it_and_a_headless_run_fails() -> None:
+    said = {
+        "stream": [{"text": "Now."}, {"tool": "run_command", "input": {"command": "touch mark; sleep 600"}}],
+        "usage": {"input_tokens": 20, "output_tokens": 5},
+    }
+    async with running_daemon(ALLOW_ALL) as daemon:
+        run = await daemon.start_turn("run", "go", "--model", daemon.replay(said))
+        async with asyncio.timeout(30):
+            while not (listed := [session async for session in daemon.client.list_sessions()]):
+                await asyncio.sleep(0.02)
+        await _until_running(daemon, listed[0].id)
+        await daemon.kill()
+        # Before anybody starts a daemon that repairs it: what is in the file now was there when the tool ran.
+        with closing(sqlite3.connect(f"file:{daemon.database}?mode=ro", uri=True)) as connection:
+            blobs = connection.execute("SELECT event FROM events ORDER BY position").fetchall()
+        stored = [event_pb2.Event.FromString(blob).WhichOneof("data") for (blob,) in blobs]
+        started = stored.index("tool_started")
+        assert {"usage", "assistant_message", "tool_call"} <= set(stored[:started])
+        try:
+            await asyncio.wait_for(run.communicate(), 60)
+            assert run.returncode not in (0, None)
+        finally:
+            await daemon.turn("stop")
 
 
 @pytest.mark.req("OPS-02")

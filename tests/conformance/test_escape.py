@@ -37,7 +37,11 @@ async def _outputs(
         str(daemon.workspace), model=daemon.replay(*lines), environment={"PATH": path}
     )
     events: list[event_pb2.Event] = await daemon.run(session.id, "go")
-    results = [event.tool_result for event in events if event.HasField("tool_result")]
+    # Reads end in any order.
+    ended = {
+        event.tool_result.call_id: event.tool_result for event in events if event.HasField("tool_result")
+    }
+    results = [ended[event.tool_call.call_id] for event in events if event.HasField("tool_call")]
     assert len(results) == len(commands)
     assert not any(result.category for result in results), results
     return [json.loads(result.content) for result in results]

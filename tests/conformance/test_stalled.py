@@ -25,7 +25,8 @@ def _resident(pid: int) -> int:
 async def test_clients_that_never_read_cost_their_window_and_delay_nobody() -> None:
     line = {"stream": [{"text": TEXT * 500}], "chunk": 2000, "repeat": True}
     async with running_daemon("[profiles.default]\ntools = []\n") as daemon:
-        session = await daemon.client.create_session(str(daemon.workspace), model=daemon.replay(line))
+        window = {"model": {"context_window": 10**9, "max_output_tokens": 10**6}}
+        session = await daemon.client.create_session(str(daemon.workspace), model=daemon.replay(window, line))
         await daemon.run(session.id, "warm up")
         others = [await daemon.connect(f"stalled-{index}") for index in range(STALLED)]
         streams = [other.attach(session.id) for other in others]

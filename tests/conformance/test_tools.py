@@ -36,7 +36,8 @@ async def files(short_path: Path) -> AsyncIterator[Bench]:
 
 @pytest.fixture
 async def script(short_path: Path) -> AsyncIterator[Bench]:
-    tools = (tool("act"), tool("command", runs_commands=True))
+    resource = {"kind": common.TOOL_KIND_RESOURCE, "risk": common.RISK_HIGH}
+    tools = (tool("act"), tool("command", runs_commands=True), tool("spawn", spawns=True, **resource))
     async with bench(short_path, scripted("scripted", *tools)) as made:
         yield made
 
@@ -303,10 +304,27 @@ async def test_a_provider_acts_only_for_calls_in_flight_at_itself(short_path: Pa
 
 
 @pytest.mark.req("TOOL-08")
-async def test_a_provider_registers_once_and_spawns_nothing(script: Bench) -> None:
+async def test_a_provider_registers_once(script: Bench) -> None:
     session = await script.open()
     assert "registers once" in await _refused(session, "register", {"name": "again"})
-    assert "sub-agents" in await _refused(session, "run_session", {"profile": "default", "prompt": "x"})
+
+
+@pytest.mark.req("TOOL-08", "SUB-01")
+async def test_a_sub_agent_needs_a_tool_that_declares_it(script: Bench) -> None:
+    session = await script.open()
+    wanted = {"profile": "default", "prompt": "x", "tools": ["read_*"]}
+    assert "does not declare spawns" in await _refused(session, "run_session", wanted)
+    assert session.children == []
+
+    answers = content(await session.act(("ask", "run_session", wanted), ("told",), name="scripted.spawn"))
+    (finished,) = [answer["sessionFinished"] for answer in answers["answers"]]
+    assert (finished["session"], finished["text"]) == ("S1-child", "did x")
+    assert [(child.profile, child.prompt, child.tools) for child in session.children] == [
+        ("default", "x", ("read_*",))
+    ]
+
+    none = {"profile": "none", "prompt": "x"}
+    assert "there is no profile 'none'" in await _refused(session, "run_session", none, name="scripted.spawn")
 
 
 @pytest.mark.req("TOOL-08")

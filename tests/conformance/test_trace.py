@@ -176,6 +176,7 @@ async def test_a_step_is_put_together_again_from_its_trace() -> None:
         "veto_chain": 2,
         "history seq": first.counts["history seq"],
         "doom_loop fired": False,
+        "doom_loop suspicion": "",
         "bounds reached": 0,
         "bounds breaker": "",
     }

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from tests.harness import RunningDaemon, running_daemon
 from tests.marks import NEEDS_CELLS
+from tests.unit.going_on import file_of
+from tests.unit.test_import import lived_in
 
 from turnd.v1 import common_pb2, sessions_pb2
 from turnd_client.errors import Refused
@@ -125,7 +127,7 @@ async def test_a_log_that_breaks_rules_is_imported_with_a_report_and_goes_on(tmp
         done = await daemon.turn("import", str(file), "--model", model)
         assert done.code == 0
         assert f"line {result + 1}: seq gap" in done.stderr
-        assert "1 faults" in done.stderr
+        assert "1 fault (" in done.stderr
         session = done.stdout.strip()
         events = await daemon.run(session, "go on")
         assert events[-1].turn_end.reason == common_pb2.TURN_END_REASON_COMPLETED
@@ -179,6 +181,28 @@ async def test_an_import_whose_client_leaves_is_not_there() -> None:
 
 
 @pytest.mark.req("LOG-22")
+async def test_nobody_is_asked_what_an_imported_log_had_asked() -> None:
+    """Not even a client that sees all sessions gets the request delivered; it is neither listed nor answered."""
+    async with running_daemon() as daemon:
+        model = daemon.replay(SAID)
+        await daemon.client.create_session(str(daemon.workspace), model=model)
+        everything = daemon.client.attach_all()
+        await anext(everything)
+        file = file_of(lived_in().events)
+        imported = await daemon.client.import_session([file], str(daemon.workspace), model=model)
+        session = imported.session.id
+        assert list(imported.session.open_requests) == []
+        assert list((await daemon.client.get_session(session)).session.open_requests) == []
+        with pytest.raises(Refused, match="was settled before: expired"):
+            await daemon.client.decide(session, "r2", approve=True)
+        await daemon.client.update_session(session, title="Looked at")
+        events = await daemon.events(session, lambda event: event.HasField("session_changed"))
+        own = [event.WhichOneof("data") for event in events if not event.HasField("imported")]
+        assert [kind for kind in own if kind and kind.startswith("approval")] == ["approval_decided"]
+        await everything.aclose()
+
+
+@pytest.mark.req("LOG-22")
 async def test_a_fork_asks_anew_and_leaves_its_source_alone() -> None:
     async with running_daemon() as daemon:
         model = daemon.replay(write("a.txt"), SAID)
@@ -201,7 +225,7 @@ async def test_a_fork_asks_anew_and_leaves_its_source_alone() -> None:
         early = await daemon.turn("fork", source, "--at", "2", "--json")
         assert early.json_lines[0]["status"] == "idle"
         past = await daemon.turn("fork", source, "--at", "9999")
-        assert (past.code, "which is the last event" in past.stderr) == (1, True)
+        assert (past.code, "the last event, found 9999" in past.stderr) == (1, True)
         verdicts = [await daemon.client.verify_session(s) for s in (fork, source)]
         assert [list(verdict.faults) for verdict in verdicts] == [[], []]
 

@@ -17,7 +17,14 @@ from turnd.v1 import event_pb2
 pytestmark = [NEEDS_CELLS, pytest.mark.timeout(120)]
 
 WRITES = {"stream": [{"tool": "write_file", "input": {"path": "a.txt", "content": "x"}}]}
+RUNS = {"stream": [{"tool": "run_command", "input": {"command": "sleep 600; touch a.txt"}}]}
 DONE = {"stream": [{"text": "done"}]}
+COMMANDS_MAY_RUN = """
+[[policy]]
+name = "commands may run"
+match = { provider = "workspace", tool = "run_command" }
+action = "allow"
+"""
 
 
 def digests(directory: Path) -> dict[str, str]:
@@ -53,9 +60,19 @@ def settlements(events: list[event_pb2.Event]) -> list[common.ApprovalOutcome.Va
 
 
 @pytest.mark.req("V09", "OPS-05", "LOG-15", "LOOP-15")
-async def test_what_is_open_at_an_upgrade_is_settled_and_an_older_daemon_touches_nothing() -> None:
-    async with running_daemon() as daemon:
-        asked = await stopped_in(daemon, daemon.replay(WRITES, DONE, DONE), "approval_request")
+@pytest.mark.parametrize(
+    ("line", "at", "settled"),
+    [
+        (WRITES, "approval_request", [common.APPROVAL_OUTCOME_CANCELLED]),
+        (RUNS, "tool_started", []),
+    ],
+    ids=["in an approval", "while a tool runs"],
+)
+async def test_what_is_open_at_an_upgrade_is_settled_and_an_older_daemon_touches_nothing(
+    line: dict[str, object], at: str, settled: list[common.ApprovalOutcome.ValueType]
+) -> None:
+    async with running_daemon(COMMANDS_MAY_RUN) as daemon:
+        asked = await stopped_in(daemon, daemon.replay(line, DONE, DONE), at)
         version = set_version(daemon.database, 999)
         before = digests(daemon.database.parent)
         with pytest.raises(AssertionError, match="999"):
@@ -67,7 +84,9 @@ async def test_what_is_open_at_an_upgrade_is_settled_and_an_older_daemon_touches
         await daemon.start()
         events = await daemon.events(asked, lambda event: event.HasField("turn_end"))
         assert events[-1].turn_end.reason == common.TURN_END_REASON_INTERRUPTED
-        assert settlements(events) == [common.APPROVAL_OUTCOME_CANCELLED]
+        assert settlements(events) == settled
+        (result,) = (event.tool_result for event in events if event.HasField("tool_result"))
+        assert result.is_error
         assert not any(event.synthetic for event in events), "the drain has settled it, not the repair"
         assert not (daemon.workspace / "a.txt").exists()
         again = await daemon.run(asked, "go on")

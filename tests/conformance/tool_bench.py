@@ -16,7 +16,16 @@ import structlog
 from google.protobuf.message import Message
 
 from turnd.cells import Access, Bubblewrap, CellSpec
-from turnd.ports import Invocation, ToolFailure, ToolOutcome, ToolSession, ToolSet
+from turnd.ports import (
+    ChildRefused,
+    ChildRequest,
+    ChildResult,
+    Invocation,
+    ToolFailure,
+    ToolOutcome,
+    ToolSession,
+    ToolSet,
+)
 from turnd.tools.core import Core
 from turnd.tools.definition import ProviderDefinition, workspace_provider
 from turnd.tools.registry import ToolPaths, ToolRegistry
@@ -83,11 +92,25 @@ class Session:
 
     facts: ToolSession
     log: list[Message] = field(default_factory=list)
+    children: list[ChildRequest] = field(default_factory=list)
     tools: ToolSet = field(init=False)
     numbers: count[int] = field(default_factory=lambda: count(1))
 
     async def emit(self, payload: Message) -> None:
         self.log.append(payload)
+
+    async def spawn(self, request: ChildRequest) -> ChildResult:
+        if request.profile not in ("", "default"):
+            raise ChildRefused(f"there is no profile {request.profile!r}")
+        self.children.append(request)
+        return ChildResult(
+            session="S1-child",
+            status=common.SESSION_STATUS_IDLE,
+            text=f"did {request.prompt}",
+            total_cost_nano_usd=7,
+            total_input_tokens=3,
+            total_output_tokens=2,
+        )
 
     def statuses(self) -> list[tuple[str, str]]:
         return [(e.provider, e.state) for e in self.log if isinstance(e, event_pb2.ProviderStatus)]
@@ -133,7 +156,7 @@ class Bench:
             unattended=False,
         )
         session = Session(facts)
-        session.tools = await self.registry.open(facts, session.emit)
+        session.tools = await self.registry.open(facts, session.emit, session.spawn)
         return session
 
 

@@ -9,8 +9,8 @@ import asyncio
 import os
 import signal
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +30,7 @@ from tests.unit.stored import (
 )
 from tests.unit.stored import started as tool_started
 
-from turnd.ports import LogFailed
+from turnd.ports import AnsweredRequest, LogFailed
 from turnd.rules.event import Draft
 from turnd.store.intake import Committed
 from turnd.store.log import EventLog
@@ -106,6 +106,56 @@ def end_at_fault(directory: Path, kinds: int, first: int, action: int) -> None:
     (directory / "calls").write_text(str(shim.calls))
 
 
+def end_at_fault_beside_a_reader(directory: Path, kinds: int, first: int, action: int, count: int) -> None:
+    """The same with calls counted from the first append on, while somebody reads in a transaction that stays open."""
+    asyncio.run(_beside_a_reader(directory, Kind(kinds), first, action, count))
+
+
+def end_at_failed_errand(directory: Path, kinds: int, first: int, action: int, count: int) -> None:
+    """A command's answer is written by itself, beside a reader; at the failure the process is killed."""
+    asyncio.run(_errand(directory, Kind(kinds), first, action, count))
+
+
+async def _errand(directory: Path, kinds: Kind, first: int, action: int, count: int) -> None:
+    shim = Shim()
+    async with started(directory) as (log, _):
+        await log.append(created("A"))
+        with _reading(directory) as renew:
+            renew()
+            shim.arm(kinds, first, action, count)
+            try:
+                await log.amend(AnsweredRequest("r", "Gc", b"", lambda _: b"answer"))
+            except LogFailed:
+                os.kill(os.getpid(), signal.SIGKILL)
+    (directory / "calls").write_text(str(shim.calls))
+
+
+async def _beside_a_reader(directory: Path, kinds: Kind, first: int, action: int, count: int) -> None:
+    shim, tries = Shim(), Tries(directory)
+    async with started(directory) as (log, _):
+        log.subscribe(tries.published)
+        with _reading(directory) as renew:
+            shim.arm(kinds, first, action, count)
+            await _append_all(log, directory, tries, lambda: os.kill(os.getpid(), signal.SIGKILL), renew)
+    (directory / "calls").write_text(str(shim.calls))
+
+
+@contextmanager
+def _reading(directory: Path) -> Iterator[Callable[[], None]]:
+    """A reader in a transaction; what it gives lets that go, and begins another one."""
+    with closing(
+        sqlite3.connect(f"file:{database(directory)}?mode=ro", uri=True, isolation_level=None)
+    ) as connection:
+
+        def renew() -> None:
+            if connection.in_transaction:
+                connection.execute("COMMIT")
+            connection.execute("BEGIN")
+            connection.execute("SELECT count(*) FROM events").fetchone()
+
+        yield renew
+
+
 async def _through(directory: Path, tries: Tries, at_failure: Callable[[], None]) -> None:
     for _ in range(MOST_TRIES):
         begun = False
@@ -122,8 +172,15 @@ async def _through(directory: Path, tries: Tries, at_failure: Callable[[], None]
     raise AssertionError(f"the log did not start in {MOST_TRIES} tries")
 
 
-async def _append_all(log: EventLog, directory: Path, tries: Tries, at_failure: Callable[[], None]) -> None:
+async def _append_all(
+    log: EventLog,
+    directory: Path,
+    tries: Tries,
+    at_failure: Callable[[], None],
+    before_group: Callable[[], None] = lambda: None,
+) -> None:
     for group_number, group in enumerate(_series()):
+        before_group()
         left = dict(enumerate(group))
         for attempt in range(MOST_TRIES):
             names = {number: f"{group_number}.{number}.{attempt}" for number in left}

@@ -1,14 +1,17 @@
 /* Stands between a process and the kernel for the files of the log: counts, fails, cuts or orders what is written.
  *
  * Preloaded, it passes everything on until one of the functions below is called, which the process finds through
- * dlsym (ctypes.CDLL(None) in Python). It sees only files whose names end in .db, .db-wal or .db-shm.
+ * dlsym (ctypes.CDLL(None) in Python). It sees only files whose names end in .db, .db-wal or .db-shm, or in .partial
+ * for a copy that is not whole yet; and into the order it also puts renamed files and synced directories.
  */
 
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -61,6 +64,18 @@ void shim_mark(const char *words)
         syscall(SYS_write, trace_fd, line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1);
 }
 
+/* Puts a call among those of the order. */
+static void trace(const char *what, const char *of)
+{
+    char line[64];
+    int length;
+
+    if (trace_fd < 0)
+        return;
+    length = snprintf(line, sizeof line, "%s %s\n", what, of);
+    syscall(SYS_write, trace_fd, line, (size_t)length);
+}
+
 static int ends_with(const char *name, const char *ending)
 {
     size_t have = strlen(name), want = strlen(ending);
@@ -68,10 +83,20 @@ static int ends_with(const char *name, const char *ending)
     return have >= want && strcmp(name + have - want, ending) == 0;
 }
 
-/* The ending of the log's file that the descriptor is of; a null pointer for all others. */
+/* The ending of one of the log's files; a null pointer for all others. */
+static const char *ending_of(const char *name)
+{
+    static const char *const endings[] = {".db", ".db-wal", ".db-shm", ".partial"};
+
+    for (size_t index = 0; index < sizeof endings / sizeof *endings; index++)
+        if (ends_with(name, endings[index]))
+            return endings[index];
+    return NULL;
+}
+
+/* The ending of the file that the descriptor is of. */
 static const char *file_of(int fd)
 {
-    static const char *const endings[] = {".db", ".db-wal", ".db-shm"};
     char link[64], name[4096];
     ssize_t length;
 
@@ -80,10 +105,7 @@ static const char *file_of(int fd)
     if (length <= 0)
         return NULL;
     name[length] = '\0';
-    for (size_t index = 0; index < sizeof endings / sizeof *endings; index++)
-        if (ends_with(name, endings[index]))
-            return endings[index];
-    return NULL;
+    return ending_of(name);
 }
 
 static void end_here(void)
@@ -104,12 +126,7 @@ static int action_for(int fd, int kind, const char *what)
     file = file_of(fd);
     if (file == NULL)
         return ACTION_NONE;
-    if (trace_fd >= 0) {
-        char line[64];
-        int length = snprintf(line, sizeof line, "%s %s\n", what, file);
-
-        syscall(SYS_write, trace_fd, line, (size_t)length);
-    }
+    trace(what, file);
     if (!(armed_kinds & kind))
         return ACTION_NONE;
     number = __sync_add_and_fetch(&calls, 1);
@@ -162,6 +179,10 @@ ssize_t pwrite(int fd, const void *data, size_t size, off_t offset)
 int fsync(int fd)
 {
     int action = action_for(fd, KIND_SYNC, "sync");
+    struct stat found;
+
+    if (trace_fd >= 0 && fstat(fd, &found) == 0 && S_ISDIR(found.st_mode))
+        trace("sync", "directory");
 
     return action > 0 ? (int)failed(action) : (int)syscall(SYS_fsync, fd);
 }
@@ -183,4 +204,13 @@ int ftruncate64(int fd, off64_t length)
 int ftruncate(int fd, off_t length)
 {
     return ftruncate64(fd, length);
+}
+
+int rename(const char *from, const char *to)
+{
+    const char *file = ending_of(from);
+
+    if (file != NULL)
+        trace("rename", file);
+    return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
 }

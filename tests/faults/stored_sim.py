@@ -12,7 +12,7 @@ from tests.sim.world import Sim, SimPeople, SimTool
 from tests.unit.stored import TickingClock, database
 
 from turnd.loop.session import LiveSession
-from turnd.ports import Subtree
+from turnd.ports import RememberedRule, Subtree
 from turnd.rules.event import Draft
 from turnd.rules.state import SessionState
 from turnd.rules.status import SessionView
@@ -72,6 +72,9 @@ class StoredLog:
 
     async def subtree(self, session: str) -> Subtree:
         return await self._log.subtree(session)
+
+    async def remembered_rules(self) -> Sequence[RememberedRule]:
+        return await self._log.remembered_rules()
 
 
 class StoredSim(Sim):

@@ -16,7 +16,7 @@ import grpc
 import pytest
 from tests.faults.append_series import TRIES
 from tests.faults.forge import Forge
-from tests.faults.preload import NEEDS_SHIM, Action, Kind
+from tests.faults.preload import EVERY, NEEDS_SHIM, Action, Kind
 from tests.faults.soak import in_soak
 from tests.faults.stored_sim import started
 from tests.faults.survivors import check_survived
@@ -114,6 +114,49 @@ async def test_what_failed_does_not_come_back_when_the_daemon_is_killed_right_th
             if not met:
                 break
     assert kills > 1, "faults were met"
+
+
+@NEEDS_SHIM
+@pytest.mark.req("LOG-14", "LOG-12")
+@pytest.mark.parametrize("count", [1, EVERY], ids=["one fault", "for ever"])
+async def test_a_reader_does_not_bring_back_what_failed_when_the_daemon_is_killed_right_then(
+    memory_path: Path, shim: Path, count: int
+) -> None:
+    """Who reads in a transaction that stays open keeps the WAL from being emptied, and a sick disk does as well."""
+    kills = 0
+    with Forge("tests.faults.append_series", shim) as forge:
+        for first in itertools.count(1):
+            here = memory_path / str(first)
+            end = forge.run(
+                "end_at_fault_beside_a_reader",
+                here,
+                kinds=Kind.SYNC,
+                first=first,
+                action=errno.EIO,
+                count=count,
+            )
+            said = tries_said(here)
+            assert said["published"] == said["stored"]
+            assert await on_disk(here) == said["stored"]
+            assert not [path for path in here.iterdir() if ".damaged-" in path.name]
+            kills += end.killed
+            met = end.killed or int((here / "calls").read_text()) >= first
+            shutil.rmtree(here)
+            if not met:
+                break
+    assert kills > 1, "faults were met"
+
+
+@NEEDS_SHIM
+@pytest.mark.req("LOG-14", "LOG-12")
+@pytest.mark.parametrize("count", [1, EVERY], ids=["one fault", "for ever"])
+async def test_nor_does_other_work_of_the_writer_come_back(memory_path: Path, shim: Path, count: int) -> None:
+    """Removals and answers of commands are written in transactions of their own."""
+    arguments = {"kinds": Kind.SYNC, "first": 1, "action": errno.EIO, "count": count}
+    with Forge("tests.faults.append_series", shim) as forge:
+        assert forge.run("end_at_failed_errand", memory_path, **arguments).killed
+    async with started(memory_path) as (log, _):
+        assert await log.answer_to("r") is None
 
 
 @NEEDS_SHIM
@@ -284,3 +327,45 @@ async def test_a_disk_that_is_full_in_an_approval() -> None:
         assert events[-1].turn_end.reason == common.TURN_END_REASON_COMPLETED
         assert (daemon.workspace / "a.txt").read_text() == "hello"
         assert not (await daemon.client.verify_session(session.id)).faults
+
+
+@NEEDS_CELLS
+@pytest.mark.req("LOG-14", "V05", "MODEL-08")
+async def test_a_disk_that_is_full_in_a_compaction() -> None:
+    """A summary that cannot be stored replaces nothing: the Turn ends `error` once there is room, and work goes on."""
+    async with daemon_on_a_small_disk() as daemon:
+        said = {"stream": [{"text": "w" * 2000}], "usage": {"input_tokens": 10, "output_tokens": 2}}
+        summary = {"purpose": "compaction", "stream": [{"text": "in short " * 20}], "repeat": True}
+        model = daemon.replay(
+            {"model": {"context_window": 4000, "max_output_tokens": 1000}},
+            *[said] * 5,
+            summary | {"chunk": 6, "delay_s": 0.1},
+            DONE | {"repeat": True},
+        )
+        pid = daemon.pid
+        session = (await daemon.client.create_session(str(daemon.workspace), model=model)).id
+        for number in range(5):
+            await daemon.run(session, f"wish {number}")
+        before = (await daemon.client.get_session(session)).as_of_seq
+        await daemon.client.send_message(session, "the last wish")
+        compaction = common.REQUEST_PURPOSE_COMPACTION
+        asked = await daemon.events(
+            session, lambda event: event.agent_request.purpose == compaction, after_seq=before
+        )
+        with full(daemon.home / "state"):
+            async with asyncio.timeout(30):
+                while "the log takes no events" not in daemon.log_text():
+                    await asyncio.sleep(0.02)
+            await refused_for_want_of_room(daemon, session)
+            found = await daemon.client.get_session(session)
+            assert found.as_of_seq == asked[-1].seq, "nothing was published that could not be stored"
+            (problem,) = found.problems
+            assert "takes nothing" in problem
+        events = await daemon.events(session, lambda event: event.HasField("turn_end"), after_seq=before)
+        assert events[-1].turn_end.reason == common.TURN_END_REASON_ERROR
+        assert "context_compacted" not in names(events)
+        again = await daemon.run(session, "go on")
+        assert "context_compacted" in names(again)
+        assert again[-1].turn_end.reason == common.TURN_END_REASON_COMPLETED
+        assert daemon.pid == pid
+        assert not (await daemon.client.verify_session(session)).faults

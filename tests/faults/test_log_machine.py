@@ -26,6 +26,7 @@ from tests.faults.stored_sim import started
 from tests.unit.stored import TickingClock, query
 from tests.unit.test_state_machine import FIELDS, KNOWN_TEXT, WEIGHTS, Candidates, Entry, Naive, entry
 
+from turnd.rules.attention import with_attention
 from turnd.rules.closing import repair
 from turnd.rules.event import Draft, make_event
 from turnd.rules.state import SessionState, Violation, apply, position
@@ -67,10 +68,11 @@ class Model:
 
 @dataclass(slots=True)
 class Planned:
-    """An append, and whether it is lawful where it stands."""
+    """An append, and whether it is lawful where it stands; `told` are its drafts with what the log adds to them."""
 
     drafts: list[Draft]
     lawful: bool
+    told: list[Draft]
 
 
 class RealLog(RuleBasedStateMachine):
@@ -151,14 +153,19 @@ class RealLog(RuleBasedStateMachine):
 
         self.run(work())
 
-    @rule(session=st.sampled_from(SESSIONS), parent=st.sampled_from(["", "", "P"]))
-    def create(self, session: str, parent: str) -> None:
-        draft = Draft(session, event_pb2.SessionCreated(cwd="/w", parent=parent, depth=int(bool(parent))))
+    @rule(session=st.sampled_from(SESSIONS), below=st.sampled_from([False, False, True]))
+    def create(self, session: str, below: bool) -> None:
+        """`below`: as a sub-agent of the first session, which hears of its requests."""
+        parent = next(iter(self.models), "") if below else ""
+        created = event_pb2.SessionCreated(cwd="/w", parent=parent, depth=int(bool(parent)))
+        if parent:
+            created.ancestors.extend([*self.models[parent].view().ancestors, parent])
+        draft = Draft(session, created)
         if session in self.models:
-            self._append_one_by_one([Planned([draft], lawful=False)])
+            self._append_one_by_one([Planned([draft], False, [draft])])
         else:
             self.models[session] = Model(session)
-            self._append_one_by_one([Planned([draft], lawful=True)])
+            self._append_one_by_one([Planned([draft], True, [draft])])
 
     @rule(field_name=st.sampled_from([name for name in FIELDS if name != "session_created"]))
     def begin_without_creating(self, field_name: str) -> None:
@@ -203,7 +210,7 @@ class RealLog(RuleBasedStateMachine):
         scratch: dict[str, Model] = {}
         planned = [self._planned(rng, scratch, list(self.models), rng.randint(1, 3)) for _ in range(count)]
         cancelled = {number for number in range(count) if rng.random() < 0.3}
-        expected = len(self.published) + sum(len(one.drafts) for one in planned if one.lawful)
+        expected = len(self.published) + sum(len(one.told) for one in planned if one.lawful)
 
         async def work() -> list[Any]:
             tasks = [asyncio.create_task(self.log.append(*one.drafts)) for one in planned]
@@ -236,28 +243,43 @@ class RealLog(RuleBasedStateMachine):
         """Drafts for these sessions as they are after what is in `scratch`; lawful ones are added to it."""
         after = {name: model.copy() for name, model in scratch.items()}
         drafts: list[Draft] = []
+        told: list[Draft] = []
         lawful = True
         unlawful_wanted = rng.random() < 0.3 if count > 1 else True
         while len(drafts) < count and lawful:
             session = rng.choice(sessions)
-            model = after.setdefault(session, scratch.get(session, self.models[session]).copy())
+            model = self._model(session, after, scratch)
             (kind,) = kinds or rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
             payload = Candidates(rng, model.state).payload(kind)
             synthetic = rng.random() < 0.3
-            lawful = Naive(model.entries).accepts(payload, synthetic=synthetic)
+            draft = Draft(session, payload, synthetic=synthetic)
+            both = with_attention([draft], lambda name: self._model(name, after, scratch).view())
+            lawful = all(
+                Naive(self._model(one.session, after, scratch).entries).accepts(
+                    one.payload, synthetic=one.synthetic
+                )
+                for one in both
+            )
             if not lawful and not unlawful_wanted:
                 lawful = True
                 if model.state.ended and rng.random() < 0.2:
                     break
                 continue
-            draft = Draft(session, payload, synthetic=synthetic)
             drafts.append(draft)
+            told += both
             if lawful:
-                turn, step = position(model.state, payload)
-                model.take(make_event(draft, seq=model.state.seq + 1, time_us=0, turn=turn, step=step))
+                for one in both:
+                    changed = self._model(one.session, after, scratch)
+                    turn, step = position(changed.state, one.payload)
+                    seq = changed.state.seq + 1
+                    changed.take(make_event(one, seq=seq, time_us=0, turn=turn, step=step))
         if lawful:
             scratch |= after
-        return Planned(drafts, lawful)
+        return Planned(drafts, lawful, told)
+
+    def _model(self, session: str, after: dict[str, Model], scratch: dict[str, Model]) -> Model:
+        """The session after what is planned."""
+        return after.setdefault(session, scratch.get(session, self.models[session]).copy())
 
     def _append_one_by_one(self, planned: Sequence[Planned]) -> None:
         for one in planned:
@@ -284,8 +306,8 @@ class RealLog(RuleBasedStateMachine):
             assert KNOWN_TEXT.fullmatch(outcome.text), outcome.text
             return
         assert isinstance(outcome, list), outcome
-        assert len(outcome) == len(one.drafts)
-        for draft, event in zip(one.drafts, outcome, strict=True):
+        assert len(outcome) == len(one.told)
+        for draft, event in zip(one.told, outcome, strict=True):
             self._take(draft, event)
 
     def _take(self, draft: Draft, event: event_pb2.Event) -> None:
@@ -298,7 +320,7 @@ class RealLog(RuleBasedStateMachine):
 
     def _take_from_file(self, one: Planned) -> None:
         """What became of an append whose caller did not wait for it."""
-        for draft in one.drafts:
+        for draft in one.told:
             (blob,) = query(
                 self.directory,
                 "SELECT event FROM events JOIN sessions ON events.session = sessions.key WHERE id = ? AND seq = ?",

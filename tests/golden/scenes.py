@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.sim.world import MemoryLog, Sim, SimTool, spec, transcript
+from tests.sim.world import MemoryLog, Sim, SimLayers, SimTool, spec, transcript
 from tests.unit.session_log import brief
 
 from turnd.hooks.subscriber import Answer
@@ -26,9 +26,13 @@ from turnd.rules.history import History
 from turnd.rules.lifecycle import Transition
 from turnd.rules.state import SessionState, apply
 from turnd.rules.status import SessionView, advance
+from turnd.sessions.fork import Forking
 from turnd.sessions.going_on import GoingOn
+from turnd.sessions.importing import Arrived, Importing
+from turnd.sessions.requests import Answering
+from turnd.sessions.surroundings import Surroundings
 from turnd.v1 import common_pb2 as common
-from turnd.v1 import event_pb2
+from turnd.v1 import event_pb2, sessions_pb2
 from turnd.v1.jsonform import enum_text, event_from_json, event_to_json
 
 HERE: Final = Path(__file__).parent
@@ -312,6 +316,83 @@ async def import_of_a_broken_log(theatre: Theatre) -> list[event_pb2.Event]:
     live = await _woken(theatre, after, session, DONE)
     await after.turn(live, "go on")
     return after.log.events[session]
+
+
+@scene
+async def import_of_a_lawful_log(theatre: Theatre) -> list[event_pb2.Event]:
+    at = await stage(theatre, calls(("write", "w"), ("read", "r")), DONE, tools=[READ, WRITE])
+    await at.sim.turn(at.live)
+    file = Arrived(deque(map(_copy, at.events)), b"", [], 0, 0)
+
+    after = Sim([READ, WRITE])
+    around = _surroundings(at.events[0].session_created.profile)
+    importing = Importing(after.log, after.world.ids, after.world.models, around)
+    start = sessions_pb2.ImportStart(client="test", cwd="/here")
+    made = await importing.run(start, file, Answering("", "Import", b""))
+    live = await _woken(theatre, after, made.session.id, DONE)
+    await after.turn(live, "go on")
+    return after.log.events[live.session]
+
+
+@scene
+async def a_fork(theatre: Theatre) -> list[event_pb2.Event]:
+    """At a call that has begun, while its session goes on."""
+    at = await stage(theatre, calls(("write", "w"), ("read", "r")), DONE, DONE, tools=[READ, WRITE])
+    await at.sim.turn(at.live)
+    (started, *_) = (event for event in at.events if event.HasField("tool_started"))
+    forking = Forking(at.sim.log, at.sim.world.ids, _surroundings(at.sim.log.view(at.live.session).profile))
+    request = sessions_pb2.ForkRequest(client="test", session=at.live.session, seq=started.seq)
+    made = await forking.run(at.live.session, request, Answering("", "Fork", b""))
+    live = await _woken(theatre, at.sim, made.session.id, DONE)
+    await at.sim.turn(live, "go on")
+    return at.sim.log.events[live.session]
+
+
+class _Anywhere(Surroundings):
+    """Directories need not be there."""
+
+    def directory(self, cwd: str) -> str:
+        return cwd
+
+
+def _surroundings(profile: common.ProfileSnapshot) -> Surroundings:
+    return _Anywhere(
+        profiles=lambda: ("default", {"default": profile}),
+        environment=dict,
+        sandbox=lambda: ("simulated", []),
+        layers=SimLayers(),
+        home="/nowhere",
+        own_directories=(),
+    )
+
+
+@scene
+async def a_compaction(theatre: Theatre) -> list[event_pb2.Event]:
+    model = {"model": {"context_window": 4000, "max_output_tokens": 1000}}
+    said = {"stream": [{"text": "w" * 2000}], "usage": {"input_tokens": 10, "output_tokens": 2}}
+    summary = {
+        "purpose": "compaction",
+        "stream": [{"text": "in short"}],
+        "usage": {"input_tokens": 1000, "output_tokens": 50},
+    }
+    at = await stage(theatre, model, *[said] * 5, summary, DONE)
+    for number in range(6):
+        await at.sim.turn(at.live, f"wish {number}")
+    return at.events
+
+
+@scene
+async def a_title(theatre: Theatre) -> list[event_pb2.Event]:
+    named = {
+        "purpose": "title",
+        "stream": [{"text": "Fix the test"}],
+        "usage": {"input_tokens": 30, "output_tokens": 4},
+    }
+    at = await stage(theatre, DONE, DONE, named)
+    await at.sim.turn(at.live)
+    await at.until("session/changed")
+    await at.sim.turn(at.live, "go on")
+    return at.events
 
 
 def _copy(event: event_pb2.Event) -> event_pb2.Event:

@@ -215,6 +215,16 @@ found["tmp"] = attempt(open_file, "/tmp/new", os.O_WRONLY | os.O_CREAT)
     assert [path.name for path in fort.workspace.iterdir()] == ["file"]
 
 
+@pytest.mark.req("GATE-14", "SBX-07")
+async def test_an_inspecting_command_leaves_nothing_in_the_home_of_later_commands(fort: Fort) -> None:
+    """What needs no approval must not decide what an allowed `git status` or `bash -lc` runs."""
+    assert (await fort.shell("echo kept > ~/.profile")).end.code == 0
+    script = "ls -A ~; echo planted > ~/.gitconfig && cat ~/.gitconfig; mv ~ /tmp/away || rmdir ~"
+    seen = await fort.run(fort.inspect(["/bin/sh", "-c", script]))
+    assert seen.out == "planted\n"
+    assert (await fort.shell("ls -A ~; cat ~/.profile")).out == ".profile\nkept\n"
+
+
 @pytest.mark.req("TOOL-12")
 async def test_tmp_is_shared_by_the_commands_of_a_session_and_not_with_its_provider(fort: Fort) -> None:
     assert (await fort.shell("echo kept > /tmp/note")).end.code == 0

@@ -682,30 +682,6 @@ async def test_a_bound_is_looked_at_before_a_retry_with_what_the_failed_attempt_
     assert [step.step for step in sim.of(live, "step/start")] == [1, 2]
 
 
-@pytest.mark.req("GATE-12")
-async def test_denied_steps_that_are_not_in_a_row_trip_nothing(tmp_path: Path) -> None:
-    sim = Sim([WRITE])
-    denied = [calls(("write", {"name": f"w{i}"})) for i in range(3)]
-    lines = [line for one in denied for line in (one, DONE)]
-    live = await sim.session(transcript(tmp_path, *lines), unattended=True)
-    for _ in range(3):
-        await sim.turn(live)
-    reasons = [end.reason for end in sim.of(live, "turn/end")]
-    assert reasons == [common.TURN_END_REASON_COMPLETED] * 3
-
-
-@pytest.mark.req("LOOP-13", "TOOL-03")
-async def test_a_provider_that_is_gone_is_a_result_and_three_times_in_a_row_a_breaker(tmp_path: Path) -> None:
-    gone = ToolFailure(common.TOOL_ERROR_CATEGORY_PROCESS_CRASHED, "the provider crashed")
-    sim = Sim([SimTool(spec("read"), answer=lambda call: gone)])
-    lines = [calls(("read", {"name": f"r{i}"})) for i in range(3)]
-    live = await sim.session(transcript(tmp_path, *lines, DONE | {"expect": {"tools": False}}))
-    await sim.turn(live)
-    assert [result.category for result in sim.of(live, "tool/result")] == [gone.category] * 3
-    assert sim.of(live, "turn/stopping")[-1].error.source == "crashes"
-    assert sim.of(live, "turn/end")[-1].reason == common.TURN_END_REASON_BLOCKED
-
-
 @pytest.mark.req("LOOP-01", "OBS-01")
 async def test_the_trace_of_a_step_has_its_lines_in_order(tmp_path: Path) -> None:
     sim = Sim([READ, WRITE, ASK])

@@ -28,11 +28,13 @@ from turnd.ports import (
     Attributes,
     ChildRefused,
     ChildRequest,
+    Correct,
     Emit,
     EventTooLarge,
     Invocation,
     LogFailed,
     Preview,
+    RememberedRule,
     Spawn,
     Subtree,
     Tool,
@@ -47,12 +49,14 @@ from turnd.rules.attention import with_attention
 from turnd.rules.backoff import RetryPolicy
 from turnd.rules.closing import after_history
 from turnd.rules.event import Draft, event_type, make_event
+from turnd.rules.layer import WorkspaceLayer
 from turnd.rules.opening import InstructionFile
 from turnd.rules.policy import Policy
 from turnd.rules.state import SessionState, apply, position
 from turnd.rules.status import SessionView, advance
 from turnd.sessions.live import LiveSessions
 from turnd.sessions.locks import LockTable
+from turnd.tools.disk import HostDisk
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2, provider_pb2
 from turnd.v1.jsonform import enum_text
@@ -119,6 +123,9 @@ class MemoryLog:
     def view(self, session: str) -> SessionView:
         return self._folded[session][1]
 
+    async def committed(self, session: str) -> tuple[SessionState, SessionView]:
+        return self._folded[session]
+
     async def append(self, *drafts: Draft, answered: AnsweredRequest | None = None) -> list[event_pb2.Event]:
         if self.failing:
             await asyncio.sleep(0)
@@ -161,6 +168,27 @@ class MemoryLog:
 
     async def read(self, session: str, after_seq: int = 0) -> AsyncIterator[Sequence[event_pb2.Event]]:
         yield self.events[session][after_seq:]
+
+    async def remembered_rules(self) -> list[RememberedRule]:
+        decided = [
+            (event.session, event.approval_decided)
+            for events in self.events.values()
+            for event in events
+            if event.approval_decided.HasField("stored")
+        ]
+        return [
+            RememberedRule(
+                name=each.stored.name,
+                workspace=each.stored.workspace,
+                profile=each.stored.profile,
+                cwd=each.stored.cwd,
+                rule=each.grant,
+                session=session,
+                client=each.client,
+                at_us=0,
+            )
+            for session, each in decided
+        ]
 
     async def subtree(self, session: str) -> Subtree:
         members = [v for _, v in self._folded.values() if session == v.id or session in v.ancestors]
@@ -292,6 +320,7 @@ class SimPeople:
         self.decide: Callable[[event_pb2.ApprovalRequest], bool | None] = lambda request: True
         self.reply: Callable[[event_pb2.InteractiveRequest], object] = lambda request: {"answer": "yes"}
         self.asked: list[event_pb2.ApprovalRequest] = []
+        self.scope: common.ApprovalScope.ValueType = common.APPROVAL_SCOPE_ONCE
         self.granted: set[str] = set()
         self.arrived = asyncio.Condition()
         log.subscribers.append(self._committed)
@@ -322,11 +351,16 @@ class SimPeople:
                     request_id=request.request_id,
                     call_id=request.item.call_id,
                     outcome=common.APPROVAL_OUTCOME_APPROVED if approve else common.APPROVAL_OUTCOME_DENIED,
-                    scope=common.APPROVAL_SCOPE_ONCE,
+                    scope=self.scope,
+                    grant=None if self.scope == common.APPROVAL_SCOPE_ONCE else request.grant,
                     client="test",
                 ),
             )
         )
+
+    @contextmanager
+    def correctable(self, session: str, request_id: str, correct: Correct) -> Iterator[None]:
+        yield
 
     async def decision(self, session: str, request_id: str) -> event_pb2.ApprovalDecided:
         request = self._log.view(session).open_requests[request_id].approval
@@ -368,6 +402,16 @@ class SimSpan:
 
     def set(self, attributes: Attributes) -> None:
         self.attributes |= attributes
+
+
+class SimLayers:
+    """Files of workspaces, by directory."""
+
+    def __init__(self) -> None:
+        self.layers: dict[str, WorkspaceLayer] = {}
+
+    async def of(self, workspace: str) -> WorkspaceLayer:
+        return self.layers.get(workspace, WorkspaceLayer())
 
 
 class SimTrace:
@@ -412,6 +456,7 @@ class Sim:
         self.people = SimPeople(self.log)
         self.instructions = SimInstructions()
         self.trace = SimTrace()
+        self.layers = SimLayers()
         self.world = World(
             clock=self.clock,
             ids=SimIds(),
@@ -419,6 +464,8 @@ class Sim:
             models=Catalogue(self.clock, Keys({})),
             instructions=self.instructions,
             tools=self.tools,
+            disk=HostDisk(),
+            layers=self.layers,
             hooks=Chain(subscribers, self.trace),
             people=self.people,
             locks=LockTable(),

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.sim.world import SimLayers
 from tests.unit.session_log import SessionLog
 from tests.unit.stored import TickingClock, opened, stored_events
 
@@ -92,6 +93,7 @@ async def desk(directory: Path, clock: TickingClock | None = None) -> AsyncItera
         profiles=lambda: ("default", {"default": profile}),
         environment=lambda given: {name: value for name, value in given.items() if name == "LANG"},
         sandbox=lambda: ("bubblewrap", ["processes"]),
+        layers=SimLayers(),
         home="/nowhere",
         own_directories=(),
     )

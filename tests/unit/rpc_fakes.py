@@ -121,6 +121,20 @@ class Daemon:
     async def cost(self, request: daemon_pb2.CostRequest) -> daemon_pb2.CostResponse:
         return daemon_pb2.CostResponse()
 
+    async def list_policy(self, request: daemon_pb2.ListPolicyRequest) -> daemon_pb2.ListPolicyResponse:
+        return daemon_pb2.ListPolicyResponse()
+
+    async def explain_policy(
+        self, request: daemon_pb2.ExplainPolicyRequest
+    ) -> daemon_pb2.ExplainPolicyResponse:
+        return daemon_pb2.ExplainPolicyResponse()
+
+    async def remove_policy(self, request: daemon_pb2.RemovePolicyRequest) -> daemon_pb2.RemovePolicyResponse:
+        return daemon_pb2.RemovePolicyResponse()
+
+    async def trust(self, request: daemon_pb2.TrustRequest) -> daemon_pb2.TrustResponse:
+        return daemon_pb2.TrustResponse()
+
     async def gc(self, request: daemon_pb2.GcRequest) -> daemon_pb2.GcResponse:
         return daemon_pb2.GcResponse()
 

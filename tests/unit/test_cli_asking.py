@@ -112,7 +112,7 @@ async def test_whatever_is_drawn_under_a_prompt_has_a_line_of_its_own(short_path
         screen.event(decided("r_01AAAAAAAA1111"))
         asker.event(decided("r_01AAAAAAAA1111"))
     lines = out.getvalue().splitlines()
-    prompt = "  approval r_..1111 [y]es, [n]o, n REASON, [s]ession, [d]iff again: "
+    prompt = "  approval r_..1111 [y]es, [n]o, n REASON, [s]ession, [a]lways, [d]iff again: "
     assert lines == [
         prompt,
         "  meanwhile",

@@ -13,6 +13,7 @@ from tests.unit.session_log import (
     SessionLog,
     answered,
     asks,
+    call,
     decided,
     planned,
     questions,
@@ -59,7 +60,7 @@ def crowded() -> SessionLog:
     for index, (call_id, kind) in enumerate(
         [("c4", common.TOOL_KIND_INTERACTIVE), ("c5", common.TOOL_KIND_DATA_SOURCE)], start=3
     ):
-        log.add(event_pb2.ToolCall(call_id=call_id, kind=kind, index=index))
+        log.add(call(call_id, kind=kind, index=index))
     asked = planned("c2", common.POLICY_ACTION_ASK)
     log.add(event_pb2.PlanReady(items=[planned("c1"), asked, planned("c3")]))
     log.add(started("c3"), result("c3"), started("c5"), started("c1"))
@@ -103,6 +104,18 @@ def test_a_cancel_settles_everything_in_lawful_order() -> None:
     assert isinstance(end, event_pb2.StepEnd)
     assert (end.turn, end.step, end.active_ms, end.waited_ms) == (0, 1, 30, 40)
     assert end.tokens == common.TokenCounts(input_tokens=7, output_tokens=2)
+
+
+@pytest.mark.req("GATE-08", "LOG-08")
+def test_a_crash_does_not_hide_that_another_input_ran() -> None:
+    log = SessionLog().turn().step().calls("c1", "c2", kind=RESOURCE)
+    for number in ("1", "2"):
+        approved = decided(f"r{number}")
+        approved.corrected_input = b'{"path":"b"}'
+        log.add(asks(f"r{number}", f"c{number}"), approved)
+    log.add(event_pb2.ToolStarted(call_id="c1", attempt=1, input=b'{"path":"b"}'))
+    results = [p for p in close_step(log.state, how=CRASH) if isinstance(p, event_pb2.ToolResult)]
+    assert [(r.call_id, r.input_corrected) for r in results] == [("c1", True), ("c2", False)]
 
 
 @pytest.mark.req("LOOP-15")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from turnd.config import Config, ConfigError, PathError, Unconfined, load, prepare
 from turnd.config.source import key_lines
+from turnd.configured import endpoints, refuse_unsupported
 from turnd.rules.policy import Match
 from turnd.v1 import common_pb2 as common
 from turnd.v1.paths import (
@@ -190,6 +191,15 @@ class TestWholeFile:
         assert list(snapshot.doom_loop.polling) == ["mine.job_status"]
         assert snapshot.parameters == b'{"temperature": 0.2}'
 
+    def test_commands_add_to_what_a_wildcard_never_stands_for(self, tmp_path: Path) -> None:
+        mine = read(tmp_path, '[commands.mine]\noptions = ["-x", "--run"]\nspelled_out = true\n').commands[
+            "mine"
+        ]
+        assert (mine.options, mine.spelled_out) == (("-x", "--run"), True)
+        assert not read(tmp_path, "[commands.mine]\n").commands["mine"].spelled_out
+        with pytest.raises(ConfigError, match=r"config.toml:2: commands.mine.options: expected"):
+            read(tmp_path, "[commands.mine]\noptions = 3\n")
+
     def test_policy_keeps_file_and_line(self, tmp_path: Path) -> None:
         formatters, critical = read(tmp_path, EVERYTHING).policy
         assert formatters.name == "formatters may run"
@@ -243,7 +253,10 @@ class TestRefusals:
                 "[profiles.default]\nmax_turn = 3\n",
                 "config.toml:2: profiles.default.max_turn: unknown key; did you mean max_turns?",
             ),
-            ("a = 1\n[limts]\n", "config.toml:1: a: unknown key; known: default_profile, hooks, limits"),
+            (
+                "a = 1\n[limts]\n",
+                "config.toml:1: a: unknown key; known: commands, default_profile, hooks, limits",
+            ),
             (
                 "[limits]\n\nretry = { base_delay_ms = 1, max_retrys = 2 }\n",
                 "config.toml:3: limits.retry.max_retrys: unknown key; did you mean max_retries?",
@@ -632,3 +645,34 @@ class TestPrivateDirectories:
         token.chmod(0o640)
         with pytest.raises(UnsafePath, match="expected 600"):
             check_private_file(token)
+
+
+@pytest.mark.req("OPS-03")
+def test_what_this_version_does_not_act_on_is_refused_at_its_place(tmp_path: Path) -> None:
+    """Ignored, a veto would allow everything, and a fallback would promise what nobody does."""
+    config = read(
+        tmp_path,
+        "[providers.mine]\n"
+        'command = ["/opt/mine"]\n'
+        "[[hooks]]\n"
+        'point = "plan-ready"\n'
+        'mode = "veto"\n'
+        'provider = "mine"\n'
+        "[models.local]\n"
+        'kind = "openai-compatible"\n'
+        'base_url = "http://127.0.0.1:1/v1"\n'
+        "[profiles.default]\n"
+        'model = "openai-compatible/local/a"\n'
+        'fallback = ["openai-compatible/local/b"]\n'
+        "[models.other]\n"
+        'kind = "anthropic"\n',
+    )
+    with pytest.raises(ConfigError) as refused:
+        refuse_unsupported(config)
+    lines = refused.value.lines
+    assert [line.split(": ")[:2] for line in lines] == [
+        [f"{tmp_path}/config.toml:{line}", key]
+        for line, key in ((1, "providers.mine"), (6, "hooks[0].provider"), (12, "profiles.default.fallback"))
+    ]
+    with pytest.raises(ConfigError, match=r"config.toml:14: models.other.kind: this version talks to"):
+        endpoints(config)

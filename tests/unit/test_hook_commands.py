@@ -265,6 +265,30 @@ async def leaves_nothing(tmp_path: Path, ends: str) -> None:
             await gone(pid)
 
 
+@pytest.mark.req("HOOK-06")
+@LOOPS
+def test_nothing_is_left_of_what_was_cancelled_while_it_started(
+    tmp_path: Path, run: Callable[[Any], None]
+) -> None:
+    run(cancelled_at_every_moment(tmp_path))
+
+
+async def cancelled_at_every_moment(tmp_path: Path) -> None:
+    """From before the command is there to when it has started a process of its own."""
+    pids = tmp_path / "pids"
+    program = script(tmp_path, f"sleep 300 & echo $! >> {pids}; wait")
+    for moment in range(40):
+        work = asyncio.create_task(dispatched(subscriber(program, OBSERVE, 60.0)))
+        await asyncio.sleep(moment * 0.0005)
+        work.cancel()
+        await asyncio.wait({work})
+    # Whatever is left would say so until then.
+    await dispatched(subscriber(script(tmp_path, "sleep 0.2", "last"), OBSERVE, 60.0))
+    async with asyncio.timeout(30):
+        for pid in map(int, pids.read_text().split() if pids.exists() else []):
+            await gone(pid)
+
+
 async def gone(pid: int) -> None:
     """Returns when the process has ended, reaped or not; what is killed may take a moment."""
     while True:

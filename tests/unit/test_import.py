@@ -26,6 +26,7 @@ from tests.unit.stored import payloads, query
 
 from turnd.ports import LogFailed
 from turnd.rules.event import Draft
+from turnd.rules.state import Violation
 from turnd.sessions.refusal import Code, CommandRefused
 from turnd.store import arrival
 from turnd.store.transfer import verify_lines
@@ -373,6 +374,45 @@ async def test_wrong_numbers_are_told_and_gone_on_from(tmp_path: Path) -> None:
         assert at.log.state(session).next_turn == 42
         marks = [e.imported.seq for e in await at.events(session) if e.HasField("imported")]
         assert marks[:6] == [1, 2, 3, 4, 50, 6]
+
+
+LOST = (event_pb2.Event(user_message=user("lost")), 7, None)
+"""A message of a Turn whose turn/start is not in the file."""
+
+
+@pytest.mark.req("LOG-22", "LOG-01")
+@pytest.mark.parametrize(
+    ("more", "next_turn"),
+    [
+        ([LOST], 8),
+        ([LOST, (event_pb2.Event(turn_start=event_pb2.TurnStart(turn=3)), 3, None)], 8),
+        (
+            [
+                (event_pb2.Event(turn_start=event_pb2.TurnStart(turn=9)), None, None),
+                (event_pb2.Event(turn_end=event_pb2.TurnEnd(turn=9)), None, None),
+            ],
+            10,
+        ),
+    ],
+    ids=["no turn/start", "a lower one", "no place"],
+)
+async def test_numbers_that_only_a_broken_rule_has_used_are_used(
+    tmp_path: Path, more: list[tuple[event_pb2.Event, int | None, int | None]], next_turn: int
+) -> None:
+    log = SessionLog().turn().end_turn()
+    raw(log, *more, (event_pb2.Event(tool_call=call("c7")), None, None))
+    async with desk(tmp_path) as at:
+        session = (await at.import_(file_of(log.events))).session.id
+        with pytest.raises(Violation, match=f"turn/start expected turn {next_turn}, got 1"):
+            await at.log.append(Draft(session, event_pb2.TurnStart(turn=1)))
+        await at.log.append(
+            Draft(session, event_pb2.TurnStart(turn=next_turn)),
+            Draft(session, user("go on")),
+            Draft(session, event_pb2.StepStart(turn=next_turn, step=1)),
+        )
+        with pytest.raises(Violation, match="tool/call id already used"):
+            await at.log.append(Draft(session, says(uses("c7"))), Draft(session, call("c7")))
+        await at.log.append(Draft(session, says(uses("c8"))), Draft(session, call("c8")))
 
 
 @pytest.mark.req("LOG-22")

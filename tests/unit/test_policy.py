@@ -189,12 +189,20 @@ def test_equal_matches_are_no_conflict_where_they_agree_or_are_of_two_layers() -
     Policy([rule("one", DENY, match), rule("two", ALLOW, Match.of(tool=["a"], kind=[WRITE]))])
 
 
-@pytest.mark.parametrize("field", ["command", "path", "host"])
-def test_a_field_that_cannot_be_evaluated_is_refused_with_name_and_place(field: str) -> None:
-    with pytest.raises(
-        PolicyError, match=rf"policy rule 'r' \(config.toml:r\): match.{field} is not supported"
-    ):
-        Policy([rule("r", ALLOW, Match.of(**{field: ["x"]}))])
+@pytest.mark.parametrize(
+    ("field", "wrong", "why"),
+    [
+        ("command", "git log | cat", "a pattern is a list of plain words"),
+        ("path", "../x", "canonical paths"),
+        ("host", "https://example.org", "is no host"),
+    ],
+)
+def test_a_pattern_that_cannot_be_meant_is_refused_with_name_and_place(
+    field: str, wrong: str, why: str
+) -> None:
+    with pytest.raises(PolicyError, match=rf"policy rule 'r' \(config.toml:r\): match.{field}: .*{why}"):
+        Policy([rule("r", ALLOW, Match.of(**{field: ["x", wrong]}))])
+    Policy([rule("r", ALLOW, Match.of(**{field: ["x"]}))])
     Policy([rule("r", ALLOW, Match.of(**{field: ["*"]}))])
 
 

@@ -306,7 +306,7 @@ def test_the_examples_of_the_documentation_can_be_played() -> None:
     examples = re.findall(r"```jsonl?\n(.*?)```", page, re.DOTALL)
     transcripts = [parse_transcript(example.encode()) for example in examples]
     assert [len(completions) for completions in transcripts[0].rows.values()] == [4, 1, 1]
-    assert transcripts[1].rows[STEPS][0].failure is not None
+    assert transcripts[2].rows[STEPS][0].failure is not None
     categories = {
         name.lower() for name in re.findall(r"`([a-z_]+)`", page.split("| `category` |")[1].split("|")[0])
     }

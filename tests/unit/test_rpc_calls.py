@@ -147,8 +147,10 @@ async def test_a_request_that_is_no_message_is_named(short_path: Path, data: byt
 async def test_a_call_that_this_version_does_not_have_says_so(short_path: Path) -> None:
     async with served(short_path) as it, it.channel() as channel:
         daemon = daemon_pb2_grpc.DaemonStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError, match=r"version 0\.0\.1\) does not have Trust") as refused:
-            await daemon.Trust(daemon_pb2.TrustRequest(), metadata=it.metadata, timeout=10)
+        with pytest.raises(
+            grpc.aio.AioRpcError, match=r"version 0\.0\.1\) does not have ListModels"
+        ) as refused:
+            await daemon.ListModels(daemon_pb2.ListModelsRequest(), metadata=it.metadata, timeout=10)
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 

@@ -61,6 +61,7 @@ TEXTS = [
     r"tool/(started|result) without open tool/call",
     r"tool/started twice",
     r"tool/started without approval",
+    r"tool/started with another input than the approved one",
     r"tool/started expected attempt \d+, got \d+",
     r"tool/(retry|progress) without open attempt",
     r"(approval/decided without open approval/request|interactive/answered without open interactive/request)",
@@ -139,10 +140,13 @@ class Candidates:
             case "tool_call":
                 fresh = f"c{len(state.used_call_ids)}"
                 used = rng.choice([fresh, fresh, fresh, call_id])
-                return event_pb2.ToolCall(call_id=used, kind=pick(rng, common.ToolKind))
+                return event_pb2.ToolCall(call_id=used, kind=pick(rng, common.ToolKind), input=b"{}")
             case "tool_started":
                 number = self.near(attempt + 1)
-                return event_pb2.ToolStarted(call_id=call_id, attempt=number, input=b"{}")
+                known = state.calls.get(call_id)
+                right = known.corrected or known.input if known is not None else b"{}"
+                data = rng.choice([right, right, right, b'{"n":1}'])
+                return event_pb2.ToolStarted(call_id=call_id, attempt=number, input=data)
             case "tool_retry":
                 category = rng.choice(
                     [
@@ -168,6 +172,7 @@ class Candidates:
                     request_id=request_id,
                     outcome=pick(rng, common.ApprovalOutcome),
                     scope=pick(rng, common.ApprovalScope),
+                    corrected_input=rng.choice([b"", b"", b'{"n":1}', b'{"n":2}']),
                 )
             case "interactive_request":
                 return event_pb2.InteractiveRequest(request_id=request_id, call_id=call_id)
@@ -265,12 +270,13 @@ class Naive:
     def running(self, call_id: str) -> bool:
         return self.open_call(call_id) is not None and self._attempts(call_id)[-1:] == ["tool_started"]
 
-    def may_start(self, call_id: str) -> bool:
+    def may_start(self, call_id: str, data: bytes) -> bool:
         called = self.open_call(call_id)
         assert called is not None
         if called[1].kind != common.TOOL_KIND_RESOURCE:
             return True
         allowed = approved = False
+        effective = called[1].input
         asked: set[str] = set()
         for kind, payload, seq in self.step or []:
             known = seq > called[2]
@@ -287,12 +293,13 @@ class Naive:
                 if known:
                     approved = payload.outcome == common.APPROVAL_OUTCOME_APPROVED
                     allowed = approved and payload.scope != common.APPROVAL_SCOPE_ONCE
+                    effective = payload.corrected_input if approved and payload.corrected_input else effective
             stale = (
                 kind == "tool_retry" and payload.category == common.TOOL_ERROR_CATEGORY_PRECONDITION_FAILED
             )
             if stale and payload.call_id == call_id:
                 approved = allowed
-        return approved
+        return approved and data == effective
 
     def open_requests(self) -> dict[str, bool]:
         """By id: is it a question?"""
@@ -367,7 +374,7 @@ class Naive:
                 opened = self.open_call(payload.call_id) is not None and going_on
                 number = self.attempts(payload.call_id) + 1
                 next_one = opened and not self.running(payload.call_id) and payload.attempt == number
-                return next_one and self.may_start(payload.call_id)
+                return next_one and self.may_start(payload.call_id, payload.input)
             case event_pb2.ToolRetry():
                 return self.running(payload.call_id) and payload.attempt == self.attempts(payload.call_id)
             case event_pb2.ToolProgress():

@@ -63,6 +63,12 @@ def running() -> SessionLog:
     return reading().add(started("c1"))
 
 
+def corrected() -> event_pb2.ApprovalDecided:
+    approved = decided("r1")
+    approved.corrected_input = b'{"path":"b"}'
+    return approved
+
+
 def asking() -> SessionLog:
     return mutating().add(asks("r1", "c1"))
 
@@ -234,6 +240,16 @@ CALLS = [
         lambda: asking().add(decided("r1", common.APPROVAL_OUTCOME_EXPIRED)),
         started("c1"),
         "tool/started without approval",
+    ),
+    (
+        lambda: mutating().add(event_pb2.PlanReady(items=[planned("c1")])),
+        event_pb2.ToolStarted(call_id="c1", attempt=1, input=b'{"path":"b"}'),
+        "tool/started with another input than the approved one",
+    ),
+    (
+        lambda: asking().add(corrected()),
+        started("c1"),
+        "tool/started with another input than the approved one",
     ),
     (reading, started("c1", 2), "tool/started expected attempt 1, got 2"),
     (lambda: running().add(retry("c1", 1)), started("c1", 1), "tool/started expected attempt 2, got 1"),

@@ -103,13 +103,13 @@ def test_turns_steps_tokens_cost_and_times_are_summed() -> None:
             )
         log.end_turn()
     view = log.view
-    assert (view.turns, view.steps, view.steps_of_turn, view.steps_in_opening) == (2, 6, 3, 6)
+    assert (view.turns, view.steps, view.steps_of_turn, view.begun) == (2, 6, 3, True)
     assert (view.cost_nano_usd, view.active_ms) == (48, 30)
     assert view.tokens.counts() == common.TokenCounts(
         input_tokens=12, output_tokens=24, cache_read_tokens=36, cache_write_tokens=48, reasoning_tokens=60
     )
     log.add(event_pb2.SessionEnded(), event_pb2.SessionReopened()).turn().step()
-    assert (log.view.steps, log.view.steps_of_turn, log.view.steps_in_opening) == (7, 1, 1)
+    assert (log.view.steps, log.view.steps_of_turn, log.view.begun) == (7, 1, True)
 
 
 @pytest.mark.req("LOG-13")

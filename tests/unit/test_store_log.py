@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -32,6 +33,7 @@ from tests.unit.stored import (
 from turnd.ports import MAX_EVENT_BYTES, EventTooLarge, Log, LogFailed, UnknownSession
 from turnd.rules.event import Draft
 from turnd.rules.state import Violation
+from turnd.rules.status import SessionView
 from turnd.store import connection as connection_module
 from turnd.store import writer as writer_module
 from turnd.store.admission import Admission
@@ -342,6 +344,44 @@ async def test_an_append_waits_where_too_much_is_in_flight_also_for_a_caller_tha
         await last
         texts = [event.note.text for event in (await stored_events(log, "A"))[1:]]
         assert texts == ["0", "1", "2", "3", "4", "5", "last"]
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.req("LOG-04", "LOG-14")
+async def test_what_a_caller_that_left_had_waited_for_is_done_once_and_holds_up_nobody(
+    tmp_path: Path,
+) -> None:
+    """Also where it is refused, so that no commit of it wakes those that wait behind it."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    async with opened(tmp_path, admission=Admission(max_batches=1)) as log:
+        await log.append(created("A"))
+        waits = asyncio.Event()
+
+        def nothing_to_answer(_: SessionView) -> None:
+            waits.set()
+
+        with nobody_writes(tmp_path):
+            first = asyncio.ensure_future(log.append(note("A", "first")))
+            await asyncio.sleep(0)
+            begun = asyncio.ensure_future(
+                log.begin("B", deque(), event_pb2.SessionCreated(cwd="/w"), nothing_to_answer)
+            )
+            await waits.wait()
+            refused = asyncio.ensure_future(log.append(turn("A", 7)))
+            left = asyncio.ensure_future(log.append(note("A", "left")))
+            last = asyncio.ensure_future(log.append(note("A", "last")))
+            await asyncio.sleep(0)
+            for leaving in (begun, refused, left):
+                leaving.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await leaving
+        await asyncio.gather(first, last)
+        assert [event.note.text for event in (await stored_events(log, "A"))[1:]] == ["first", "left", "last"]
+        assert payloads(await stored_events(log, "B"))[0] == "session_created"
+        assert query(tmp_path, "SELECT count(*) FROM sessions") == [(2,)]
+        assert (await log.append(turn("A")))[0].seq == 5, "there is room again"
+    assert complaints == []
 
 
 @pytest.mark.req("LOG-04")

@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.golden import make_version_2
 from tests.golden.make_version_0 import SCRIPT, version_0
 from tests.unit.store_samples import tables
 from tests.unit.stored import database, note, opened, payloads, query, stored_events
@@ -121,6 +122,25 @@ async def test_version_1_gets_checksums_after_a_backup_and_nothing_else_changes(
         for session in (LONG, OPEN, SHORT):
             assert (await verify_stored(log, session)).lawful
     assert backups(tmp_path) == [backup]
+
+
+@pytest.mark.req("LOG-15")
+async def test_a_file_of_this_version_is_what_it_was_when_the_version_came(tmp_path: Path) -> None:
+    """What is stored changes with the version only; a file of it is opened as it is, without a copy of it."""
+    assert make_version_2.SCRIPT.read_text(encoding="utf-8") == make_version_2.version_2()
+    assert make_version_2.VERSION == VERSION, "record the new version beside the others"
+    path = database(tmp_path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(make_version_2.SCRIPT.read_text(encoding="utf-8"))
+    notes, found = rebuild_file(path, lambda: 0, lambda done, total: None)
+    assert (notes, found.differences, found.broken) == ([], [], [])
+    async with opened(tmp_path) as log:
+        assert log.problems() == []
+        assert await log.answer_to("r") is not None
+        for session in (LONG, OPEN, SHORT):
+            assert (await verify_stored(log, session)).lawful
+    assert backups(tmp_path) == []
 
 
 @pytest.mark.req("LOG-15", "V10")
@@ -237,7 +257,7 @@ def test_the_daemon_says_it_in_one_message(tmp_path: Path) -> None:
     )
     assert served.returncode == 1
     (backup,) = backups(state)
-    lines = [line for line in served.stderr.splitlines() if line.startswith("turnd: ")]
+    lines = [line for line in served.stderr.splitlines() if "cannot go on" in line]
     assert len(lines) == 1
     assert str(backup) in lines[0]
     assert "Traceback" not in served.stderr

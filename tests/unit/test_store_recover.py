@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.unit.slow_disk import Disk, disk_below
 from tests.unit.store_samples import forge
 from tests.unit.stored import (
     TickingClock,
@@ -31,6 +33,7 @@ from tests.unit.stored import (
 
 from turnd.rules.event import Draft
 from turnd.store.hold import Hold
+from turnd.store.intake import SessionNotLoaded
 from turnd.store.live import BrokenLog
 from turnd.store.log import EventLog
 from turnd.store.transfer import verify_stored
@@ -46,8 +49,8 @@ async def restarted(directory: Path) -> AsyncIterator[tuple[EventLog, list[str]]
     """The log after a start, and the sessions that it repaired."""
     hold = Hold.take(database(directory), version="0", socket="")
     log = EventLog(hold, TickingClock())
-    repaired = await log.start()
     try:
+        repaired = await log.start()
         for one in repaired:
             assert one.events == sum(event.synthetic for event in await stored_events(log, one.session))
         yield log, [one.session for one in repaired]
@@ -172,6 +175,44 @@ async def test_grandchildren_are_closed_before_their_parents(tmp_path: Path) -> 
             assert (await verify_stored(log, session)).lawful
             await log.load(session)
             assert log.state(session).open_turn is None
+
+
+@pytest.mark.req("LOG-08", "LOG-20")
+async def test_a_session_is_closed_in_one_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill in the middle of the repair leaves each session as it was, or closed."""
+    async with opened(tmp_path) as log:
+        await log.append(created("A"), *spawning("A", "B", 1), *spawning("B", "C", 2), turn("C"))
+    before = query(tmp_path, "SELECT max(position) FROM events")
+    commits: list[set[str]] = []
+
+    class Looking(Disk):
+        position = before[0][0]
+
+        def committing(self, connection: sqlite3.Connection) -> None:
+            rows = connection.execute(
+                "SELECT id, position FROM events JOIN sessions ON key = events.session WHERE position > ?",
+                (self.position,),
+            ).fetchall()
+            if rows:
+                commits.append({session for session, _ in rows})
+                self.position = max(position for _, position in rows)
+
+    disk_below(monkeypatch, Looking())
+    async with restarted(tmp_path) as (_, repaired):
+        assert repaired == ["C", "B", "A"]
+        assert commits == [{"C"}, {"B"}, {"A"}]
+
+
+@pytest.mark.req("LOG-08")
+async def test_what_was_repaired_does_not_stay_in_memory(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        await log.append(created("open"), turn("open"))
+    async with restarted(tmp_path) as (log, repaired):
+        assert repaired == ["open"]
+        with pytest.raises(SessionNotLoaded):
+            log.state("open")
 
 
 async def test_a_log_that_cannot_go_on_does_not_keep_the_others_from_starting(tmp_path: Path) -> None:

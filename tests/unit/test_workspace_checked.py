@@ -50,3 +50,30 @@ def test_projects_are_taken_and_what_holds_the_home_is_not(tmp_path: Path) -> No
     for wide in (project.parent, project.parent.parent):
         with pytest.raises(CommandRefused, match="home directory"):
             checked(str(wide), home, ())
+
+
+@pytest.mark.req("OPS-04")
+def test_a_named_directory_is_taken_though_it_is_the_home(tmp_path: Path) -> None:
+    home = tmp_path.resolve() / "me"
+    (home / "projects").mkdir(parents=True)
+    with pytest.raises(CommandRefused, match="or name it under `workspaces`"):
+        checked(str(home), str(home), ())
+    assert checked(str(home), str(home), (), [str(home)]) == str(home)
+    with pytest.raises(CommandRefused, match="home directory"):
+        checked(str(tmp_path), str(home), (), [str(home)])
+
+
+@pytest.mark.req("SBX-03")
+@pytest.mark.parametrize("of_home", ["", ".state", ".state/turnd", ".state/turnd/spool"])
+def test_nothing_lets_turnds_own_files_into_a_workspace(tmp_path: Path, of_home: str) -> None:
+    home = tmp_path.resolve() / "me"
+    own = home / ".state" / "turnd"
+    (own / "spool").mkdir(parents=True)
+    workspace = str(home / of_home)
+    with pytest.raises(
+        CommandRefused, match=r"turnd keeps its own files under it|it is of turnd's own files"
+    ):
+        checked(workspace, str(home), [str(own)], [workspace])
+    (tmp_path / "link").symlink_to(workspace)
+    with pytest.raises(CommandRefused, match="own files"):
+        checked(str(tmp_path / "link"), str(home), [str(own)], [workspace])

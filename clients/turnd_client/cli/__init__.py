@@ -14,8 +14,10 @@ from turnd_client.cli.gc import gc
 from turnd_client.cli.going_on import continue_, resume, set_
 from turnd_client.cli.importing import import_
 from turnd_client.cli.log import export, log
+from turnd_client.cli.policy import policy
 from turnd_client.cli.run import run
 from turnd_client.cli.sessions import cancel, close, ls, send, show
+from turnd_client.cli.trust import trust, untrust
 
 __all__ = ["main", "turn"]
 
@@ -43,6 +45,9 @@ for _command in (
     reload,
     doctor,
     gc,
+    policy,
+    trust,
+    untrust,
     demo,
 ):
     turn.add_command(_command)

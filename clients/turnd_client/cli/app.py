@@ -17,29 +17,27 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import click
 
 from turnd_client.cli.failures import failure_text, file_failure_text, waiting_text
+from turnd_client.cli.told import Failed, JsonGroup, Misused
 from turnd_client.client import Client
 from turnd_client.connect import connect_or_start
 from turnd_client.errors import ClientError
+
+__all__ = [
+    "PROGRESS_S",
+    "Caller",
+    "Failed",
+    "Misused",
+    "command",
+    "json_option",
+    "open_standard_streams",
+    "print_json",
+    "turn",
+]
 
 _Parameters = ParamSpec("_Parameters")
 _T = TypeVar("_T")
 PROGRESS_S = 5.0
 """Between two words about something that takes long."""
-
-
-class Failed(click.ClickException):
-    """A command that failed or was refused: exit code 1, the message on stderr."""
-
-    exit_code = 1
-
-    def show(self, file: Any = None) -> None:
-        click.echo(f"error: {self.message}", err=True)
-
-
-class Misused(Failed):
-    """A command that does not say enough, or names what there is not: exit code 2."""
-
-    exit_code = 2
 
 
 class Caller:
@@ -100,7 +98,9 @@ def command(
     return callback
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object on each line.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON, one object on each line; failures too."
+)
 
 
 def print_json(value: Mapping[str, object]) -> None:
@@ -129,7 +129,7 @@ def _user() -> str:
         return f"uid {os.getuid()}"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=JsonGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("turnd"), prog_name="turn")
 def turn() -> None:
     """Run AI agent sessions that a local daemon owns.
@@ -142,4 +142,7 @@ def turn() -> None:
 
     ID is the id of a session, or as much of its beginning as no other id has. A daemon is started where none
     runs. TURND_HOME=DIR keeps configuration, state and socket under DIR.
+
+    With --json a command that fails prints {"error": {"code", "message", "details"}} on stdout, as the last line;
+    `export` without -o prints it on stderr. Exit codes: 0, 1 failed or refused, 2 usage; `turn run --help` has its own.
     """

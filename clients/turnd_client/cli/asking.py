@@ -14,8 +14,14 @@ from turnd_client.client import Client
 from turnd_client.errors import ClientError, Refused
 from turnd_client.screen import Screen
 
-_CHOICES = "[y]es, [n]o, n REASON, [s]ession, [d]iff again: "
+_CHOICES = "[y]es, [n]o, n REASON, [s]ession, [a]lways, [d]iff again: "
 _SHORT_ID = 4
+SESSION, ALWAYS = common_pb2.APPROVAL_SCOPE_SESSION, common_pb2.APPROVAL_SCOPE_ALWAYS
+REMEMBERED = {
+    SESSION: "remembered until the session ends",
+    ALWAYS: "remembered for this workspace, directory and profile",
+}
+"""How the rule of each scope wider than once is led in."""
 
 
 class Requests:
@@ -193,7 +199,6 @@ class AtTerminal:
         self._requests.open.pop(request_id(request), None)
 
     async def _ask_approval(self, request: sessions_pb2.OpenRequest) -> None:
-        approval = request.approval
         while True:
             typed = await self._typed(lambda: f"  {self._named(request)} {_CHOICES}")
             word, _, reason = typed.strip().partition(" ")
@@ -205,16 +210,28 @@ class AtTerminal:
                     await self._decide(request, approve=False, reason=reason.strip())
                     return
                 case "s" | "session":
-                    # Shown before it is remembered (A09).
-                    self._screen.grant(approval.grant)
-                    sure = await self._typed(lambda: "  remember this? [y]es, anything else goes back: ")
-                    if sure.strip().lower() in ("y", "yes"):
-                        await self._decide(request, approve=True, scope=common_pb2.APPROVAL_SCOPE_SESSION)
+                    if await self._remembered(request, SESSION):
+                        return
+                case "a" | "always":
+                    if await self._remembered(request, ALWAYS):
                         return
                 case "d" | "diff":
                     self._screen.open_request(request)
                 case _:
-                    self._screen.line("  y approves this once, n denies it, s approves it and the like of it")
+                    self._screen.line(
+                        "  y approves this once, n denies it, s and a approve it and the like of it"
+                    )
+
+    async def _remembered(
+        self, request: sessions_pb2.OpenRequest, scope: common_pb2.ApprovalScope.ValueType
+    ) -> bool:
+        """Shows the rule before it is remembered (A09); False where that is not wanted then."""
+        self._screen.grant(request.approval.grant, REMEMBERED[scope])
+        sure = await self._typed(lambda: "  remember this? [y]es, anything else goes back: ")
+        if sure.strip().lower() not in ("y", "yes"):
+            return False
+        await self._decide(request, approve=True, scope=scope)
+        return True
 
     async def _decide(
         self,

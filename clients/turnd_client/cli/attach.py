@@ -10,11 +10,12 @@ import click
 from turnd.v1 import event_pb2
 from turnd_client.cli.app import Caller, command, json_option
 from turnd_client.cli.following import output
+from turnd_client.cli.session_id import SESSION
 from turnd_client.follow import follow
 
 
 @click.command()
-@click.argument("session", metavar="ID")
+@click.argument("session", metavar="ID", type=SESSION)
 @click.option("--after", type=click.IntRange(min=0), default=0, help="Only events after this seq.")
 @json_option
 @command

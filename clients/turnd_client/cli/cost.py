@@ -6,15 +6,17 @@ import click
 
 from turnd.v1 import daemon_pb2
 from turnd_client.cli.app import Caller, Misused, command, json_option, print_json
+from turnd_client.cli.session_id import SESSION
 from turnd_client.cli.table import print_table
 from turnd_client.text import visible
 from turnd_client.units import cost_text, usd
 
+_HEADS = {"day": "DAY (UTC)", "step": "TURN.STEP"}
 _DIMENSIONS = ("session", "model", "day", "step", "purpose")
 
 
 @click.command()
-@click.argument("session", metavar="[ID]", required=False, default="")
+@click.argument("session", metavar="[ID]", type=SESSION, required=False, default="")
 @click.option(
     "--by",
     metavar="WHAT",
@@ -28,7 +30,11 @@ async def cost(caller: Caller, session: str, by: str, as_json: bool) -> int:
     """Show what a session spent with its sub-agents, or what all sessions spent.
 
     Every request to a model is counted, those that failed, titles and compaction included. A ~ says that some of it
-    was cut off and is estimated, a + that the price of some of it was not known.
+    was cut off and is estimated, a + that the price of some of it was not known. Days are those of UTC.
+
+    \b
+    turn cost --by day,model       what each model cost on each day
+    turn cost ID --by step         where in a session the money went
     """
     wanted = [name.strip() for name in by.split(",")] if by else ["session" if session else "model"]
     for name in wanted:
@@ -45,7 +51,14 @@ async def cost(caller: Caller, session: str, by: str, as_json: bool) -> int:
     names = [name for name in _DIMENSIONS if name in wanted]
     if "step" in names and "session" not in names:
         names.insert(0, "session")
-    heads = (*(name.upper() for name in names), "REQUESTS", "INPUT", "CACHED", "OUTPUT", "COST")
+    heads = (
+        *(_HEADS.get(name, name.upper()) for name in names),
+        "REQUESTS",
+        "INPUT",
+        "CACHED",
+        "OUTPUT",
+        "COST",
+    )
     print_table((heads, *(_row(row, names) for row in spent.rows)))
     total = cost_text(
         spent.total_nano_usd,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import click
 
@@ -12,9 +11,11 @@ from turnd.v1 import daemon_pb2
 from turnd.v1.jsonform import enum_text
 from turnd_client.cli.app import Caller, Misused, command, json_option, print_json
 from turnd_client.text import one_line, visible
+from turnd_client.times import local_text, utc_text
 from turnd_client.units import size_text
 
 _DEFAULT_DAYS = 30
+_NOBODY = "nothing was removed: this is no terminal to ask at, so give --yes or --dry-run"
 
 
 @click.command()
@@ -24,7 +25,7 @@ _DEFAULT_DAYS = 30
     default=_DEFAULT_DAYS,
     show_default=True,
     metavar="DAYS",
-    help="Sessions that ended before; 0: all that have ended.",
+    help="Sessions whose last event is older; 0: all that have ended but the one with the newest event.",
 )
 @click.option("--yes", is_flag=True, help="Remove without asking; needed where this is no terminal.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
@@ -33,7 +34,8 @@ _DEFAULT_DAYS = 30
 async def gc(caller: Caller, older_than: int, yes: bool, dry_run: bool, as_json: bool) -> int:
     """Say what is not needed any more, ask, and remove it: ended sessions, output of sessions that are gone.
 
-    Copies of the log, from before an upgrade or damaged, are only listed. Sessions that could go on are kept.
+    Copies of the log, from before an upgrade or damaged, are only listed. Sessions that could go on are kept, and
+    so is the one that has the newest event of the whole log, until another session has a newer one.
     """
     if yes and dry_run:
         raise Misused("--yes removes and --dry-run does not: give one of them")
@@ -41,6 +43,8 @@ async def gc(caller: Caller, older_than: int, yes: bool, dry_run: bool, as_json:
         found = await client.gc(older_than)
         names = [item.name for item in found.items if item.removable]
         asked = bool(names) and not (dry_run or yes)
+        if asked and as_json and not sys.stdin.isatty():
+            raise Misused(_NOBODY)
         if not as_json or (asked and sys.stdin.isatty()):
             _show(found, to_stderr=as_json)
         go_on = yes or (asked and sys.stdin.isatty() and _confirmed(found, len(names)))
@@ -50,7 +54,7 @@ async def gc(caller: Caller, older_than: int, yes: bool, dry_run: bool, as_json:
     elif done.removed:
         click.echo(f"removed {size_text(done.bytes)}; what was in the log is room for new events in its file")
     if asked and not go_on and not sys.stdin.isatty():
-        raise Misused("nothing was removed: this is no terminal to ask at, so give --yes or --dry-run")
+        raise Misused(_NOBODY)
     return _failures(done.items)
 
 
@@ -64,6 +68,11 @@ def _show(found: daemon_pb2.GcResponse, *, to_stderr: bool) -> None:
         click.echo("nothing to remove", err=to_stderr)
     for item in found.items:
         click.echo(_row(item), err=to_stderr)
+    if found.kept:
+        text = (
+            f"{found.kept} stays: it has the newest event of the log, until another session has a newer one"
+        )
+        click.echo(text, err=True)
     kept = [item for item in found.items if not item.removable]
     if kept:
         click.echo(
@@ -75,7 +84,7 @@ def _row(item: daemon_pb2.GcItem) -> str:
     mark = " " if item.removable else "*"
     below = f"  with {item.sessions - 1} sub-agents" if item.sessions > 1 else ""
     title = f"  {one_line(item.title, 60)}" if item.title else ""
-    used = item.last_used.ToDatetime(tzinfo=UTC).astimezone().strftime("%Y-%m-%d")
+    used = local_text(item.last_used, "minutes")
     where = visible(item.path or item.name)
     return f"{mark} {_kind(item):<8} {used} {size_text(item.bytes):>10}  {where}{below}{title}"
 
@@ -91,6 +100,7 @@ def _gc_json(found: daemon_pb2.GcResponse) -> dict[str, object]:
     return {
         "removed": found.removed,
         "bytes": found.bytes,
+        "kept": found.kept or None,
         "items": [
             {
                 "kind": _kind(item),
@@ -99,9 +109,7 @@ def _gc_json(found: daemon_pb2.GcResponse) -> dict[str, object]:
                 "bytes": item.bytes,
                 "sessions": item.sessions,
                 "title": item.title,
-                "last_used": datetime.fromtimestamp(item.last_used.seconds, UTC).strftime(
-                    "%Y-%m-%dT%H:%M:%SZ"
-                ),
+                "last_used": utc_text(item.last_used),
                 "removable": item.removable,
                 "removed": item.removed,
                 "problem": item.problem or None,

@@ -9,14 +9,17 @@ import click
 from turnd.v1 import common_pb2, sessions_pb2
 from turnd_client.cli.app import Caller, Misused, command, json_option, print_json
 from turnd_client.cli.quantity import COUNT, DURATION, USD
+from turnd_client.cli.session_id import SESSION
 from turnd_client.shapes import session_json, status_text
 
 
 @click.command("continue")
-@click.argument("session", metavar="ID")
-@click.option("--max-cost", type=USD, help="New spend of the session, in all: not on top of what is spent.")
-@click.option("--max-turns", type=COUNT, help="New number of Steps in the session, in all.")
-@click.option("--max-time", type=DURATION, help="New time of work, in all: 90, 90s, 5m, 2h.")
+@click.argument("session", metavar="ID", type=SESSION)
+@click.option("--max-cost", type=USD, help="What the session may cost in all, with what it has cost already.")
+@click.option("--max-turns", type=COUNT, help="How many steps it may have in all, with those it has had.")
+@click.option(
+    "--max-time", type=DURATION, help="How long it may work in all, with what it has worked: 90, 90s, 5m, 2h."
+)
 @json_option
 @command
 async def continue_(
@@ -29,8 +32,12 @@ async def continue_(
 ) -> int:
     """Go on with a session that a limit has paused or ended, under new limits.
 
-    A limit that is not given stays as it is. After a doom loop none is needed: the row of equal calls starts anew.
-    The session works on by itself; `turn attach ID` follows it.
+    \b
+    turn continue ID --max-cost 5      one that had 2 USD may now spend 5 in all
+
+    `turn show ID` says what is left of each limit. One that is not given stays as it is. After a doom loop none is
+    needed: the row of equal calls starts anew. The session works on by itself; `turn attach ID` follows it. One
+    that no limit has stopped goes on with `turn resume ID`.
     """
     allowance = common_pb2.Bounds(max_turns=max_turns, max_cost_nano_usd=max_cost, max_wall_clock_ms=max_time)
     async with caller.client() as client:
@@ -39,13 +46,15 @@ async def continue_(
 
 
 @click.command()
-@click.argument("session", metavar="ID")
+@click.argument("session", metavar="ID", type=SESSION)
 @json_option
 @command
 async def resume(caller: Caller, session: str, as_json: bool) -> int:
     """Go on with a task whose turn was interrupted, cancelled, or ended by an error or at the output limit.
 
-    The session works on by itself; `turn attach ID` follows it.
+    No new message is needed: the model is told that it was cut off, and takes the task up in a turn of its own. The
+    session works on by itself; `turn attach ID` follows it. One that a limit has stopped goes on with
+    `turn continue ID`.
     """
     async with caller.client() as client:
         _print(await client.resume(session), as_json)
@@ -53,11 +62,19 @@ async def resume(caller: Caller, session: str, as_json: bool) -> int:
 
 
 @click.command("set")
-@click.argument("session", metavar="ID")
-@click.option("--profile", help="A profile of the configuration; it brings its limits.")
-@click.option("--title", help="The title in lists; empty: none.")
-@click.option("--plan/--no-plan", default=None, help="Whether tools that change anything are left out.")
-@click.option("--environment", is_flag=True, help="Take PATH and the like anew from this terminal.")
+@click.argument("session", metavar="ID", type=SESSION)
+@click.option("--profile", metavar="NAME", help="A profile of the configuration; it brings its limits.")
+@click.option("--title", metavar="TEXT", help="The title in lists; empty: none.")
+@click.option(
+    "--plan/--no-plan",
+    default=None,
+    help="Plan mode: the model reads and thinks, and tools that change something are not offered.",
+)
+@click.option(
+    "--environment",
+    is_flag=True,
+    help="Take the variables that commands get, such as PATH, anew from this terminal.",
+)
 @json_option
 @command
 async def set_(
@@ -69,7 +86,11 @@ async def set_(
     environment: bool,
     as_json: bool,
 ) -> int:
-    """Change what a session runs under; it holds from the next turn on."""
+    """Change what a session runs under: one or more of these; what is not given stays as it is.
+
+    It holds from the next turn on; a turn that runs ends as it began. Limits alone are changed by
+    `turn continue ID`, where one has stopped the session.
+    """
     if profile is None and title is None and plan is None and not environment:
         raise Misused("nothing to change: give --profile, --title, --plan, --no-plan or --environment")
     async with caller.client() as client:

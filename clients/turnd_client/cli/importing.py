@@ -15,13 +15,15 @@ import click
 
 from turnd.v1 import sessions_pb2
 from turnd_client.cli.app import Caller, Failed, command, json_option, print_json
+from turnd_client.cli.faults import fault_lines, faults_text
+from turnd_client.cli.model import absolute_model
 from turnd_client.client import Client
 from turnd_client.errors import Refused
 from turnd_client.shapes import imported_json
 from turnd_client.text import visible
+from turnd_client.units import counted
 
 _PART_BYTES = 1024 * 1024
-_SHOWN_FAULTS = 20
 _OF_THE_FILE = ("lines", "end", "end.bytes")
 """Fields of the request that say what is wrong with the file."""
 
@@ -36,7 +38,7 @@ async def import_(caller: Caller, file: str, profile: str, model: str, as_json: 
     """Make a session out of an exported one (`-` for stdin), to go on with it in this directory.
 
     What is in the file is history: its approvals, costs and queued messages do not act. Rules that it breaks are
-    told, and its events are kept all the same.
+    told, and its events are kept all the same. The new session's id is printed; `turn send ID TEXT` goes on with it.
     """
     name = "standard input" if file == "-" else visible(file)
     with nullcontext(sys.stdin.buffer) if file == "-" else await _opened(caller, file) as opened:
@@ -46,13 +48,13 @@ async def import_(caller: Caller, file: str, profile: str, model: str, as_json: 
         print_json(imported_json(imported))
         return 0
     click.echo(imported.session.id)
-    for fault in imported.faults[:_SHOWN_FAULTS]:
-        caller.say(f"{name}: line {fault.line}: {visible(fault.message)}")
+    for line in fault_lines(imported.faults):
+        caller.say(f"{name}: {line}")
     if imported.faults:
-        more = " (--json lists more)" if imported.faults_in_all > _SHOWN_FAULTS else ""
+        found = faults_text(imported.causes, imported.faults_in_all)
         caller.say(
-            f"imported {imported.events} events as they are, with {imported.faults_in_all} faults{more}; "
-            "what the model is sent is put right"
+            f"imported {counted(imported.events, 'event')} as they are, with {found} (`turn log verify --all` lists "
+            "all); what the model is sent is put right"
         )
     return 0
 
@@ -61,7 +63,11 @@ async def _imported(
     caller: Caller, client: Client, upload: _Upload, profile: str, model: str
 ) -> sessions_pb2.ImportResponse:
     work = client.import_session(
-        upload, str(Path.cwd()), profile=profile, model=model, environment=caller.environment
+        upload,
+        str(Path.cwd()),
+        profile=profile,
+        model=absolute_model(model),
+        environment=caller.environment,
     )
     try:
         return await caller.patiently(work, upload.progress)

@@ -10,18 +10,23 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
+from click.shell_completion import CompletionItem
 
 from turnd.v1 import event_pb2, sessions_pb2
-from turnd.v1.jsonform import event_to_json
+from turnd.v1.jsonform import event_to_json, message_to_text
 from turnd_client.cli.app import Caller, Failed, command, json_option, print_json
+from turnd_client.cli.failures import failure_text
+from turnd_client.cli.faults import SHOWN, fault_lines, faults_text
+from turnd_client.cli.session_id import SESSION, SessionId
+from turnd_client.errors import ClientError
 from turnd_client.follow import follow
 from turnd_client.shapes import verdict_json
-from turnd_client.text import one_line, visible
+from turnd_client.text import one_line
+from turnd_client.times import local_text
 from turnd_client.units import counted
 
 _PART_BYTES = 1024 * 1024
 _WIDTH = 160
-_SHOWN_FAULTS = 20
 _NO_LOG = "expected events in JSON Lines, found none: this is no log"
 
 
@@ -44,21 +49,43 @@ class _Events(click.Command):
         formatter.write_usage(ctx.command_path, "verify [OPTIONS] FILE", prefix=" " * len("Usage: "))
 
 
+class _SessionOrVerify(SessionId):
+    """Completes the subcommand beside the ids, as what comes first may be either."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        verify = [CompletionItem("verify", help="Check an exported log.")]
+        others = super().shell_complete(ctx, param, incomplete)
+        return [*(verify if "verify".startswith(incomplete) else ()), *others]
+
+
 @click.command(name="log", cls=_Events)
-@click.argument("session", metavar="ID")
+@click.argument("session", metavar="ID", type=_SessionOrVerify())
 @click.option(
     "-f", "--follow", "keep_following", is_flag=True, help="Go on with events as they are committed."
 )
-@click.option("--after", type=click.IntRange(min=0), default=0, help="Only events after this seq.")
+@click.option(
+    "--after",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="SEQ",
+    help="Only events after this one; past the last event it is an error.",
+)
 @json_option
 @command
 async def events(caller: Caller, session: str, keep_following: bool, after: int, as_json: bool) -> int:
-    """Print the events of a session. `turn log verify FILE` checks an exported log."""
+    """Print the events of a session. `turn log verify FILE` checks an exported log.
+
+    One line for each: its number, when, its turn and step, its type and what is in it, cut to the line; --json has
+    all of it. A ~ marks what turnd wrote to close what was left open, a | history: events of the session or file that
+    this one was forked or imported from.
+    """
     draw = (lambda event: click.echo(event_to_json(event))) if as_json else _print_event
     async with caller.client() as client:
         shown = await client.get_session(session)
         end = shown.session.last_seq
-        if after >= end and not keep_following:
+        if after == end and not keep_following:
             return 0
         task = asyncio.current_task()
         assert task is not None
@@ -79,9 +106,9 @@ async def events(caller: Caller, session: str, keep_following: bool, after: int,
 def _print_event(event: event_pb2.Event) -> None:
     place = f"{event.turn}" if event.HasField("turn") else "-"
     place += f".{event.step}" if event.HasField("step") else ""
-    time = event.time.ToDatetime().strftime("%H:%M:%S.%f")[:-3]
+    time = local_text(event.time, "milliseconds")
     kind = (event.WhichOneof("data") or "unknown").replace("_", "/", 1)
-    mark = "~" if event.synthetic else " "
+    mark = "|" if event.HasField("imported") else "~" if event.synthetic else " "
     click.echo(f"{event.seq:>6} {time} {place:>5} {mark}{kind:<20} {_gist(event)}")
 
 
@@ -89,9 +116,7 @@ def _gist(event: event_pb2.Event) -> str:
     field = event.WhichOneof("data")
     if field is None:
         return ""
-    # The JSON form without what the columns in front already say.
-    _, _, data = event_to_json(event).partition('"data": ')
-    return one_line(data.removesuffix("}"), _WIDTH)
+    return one_line(message_to_text(getattr(event, field)), _WIDTH)
 
 
 @click.group(cls=_LogGroup)
@@ -101,12 +126,20 @@ def log() -> None:
 
 @log.command()
 @click.argument("file", type=click.File("rb"))
+@click.option(
+    "--history", is_flag=True, help="Judge history too, as the log that it was; it is exempt otherwise."
+)
+@click.option("--all", "every", is_flag=True, help="List the faults that follow from others, too.")
 @json_option
 @command
-async def verify(caller: Caller, file: BinaryIO, as_json: bool) -> int:
-    """Check a log in JSON Lines (`-` for stdin) against every rule. Exits 1 where one is broken."""
+async def verify(caller: Caller, file: BinaryIO, history: bool, every: bool, as_json: bool) -> int:
+    """Check a log in JSON Lines (`-` for stdin) against every rule. Exits 1 where one is broken.
+
+    Each fault is told with its line. One that would be none without an earlier fault is counted with that one;
+    --all lists it, and --json does always, with its cause.
+    """
     async with caller.client() as client:
-        verdict = await client.verify_lines(_parts(file))
+        verdict = await client.verify_lines(_parts(file), judge_history=history)
     if not verdict.events and not verdict.faults:
         if not as_json:
             raise Failed(_NO_LOG)
@@ -114,21 +147,22 @@ async def verify(caller: Caller, file: BinaryIO, as_json: bool) -> int:
     if as_json:
         print_json(verdict_json(verdict))
         return 1 if verdict.faults else 0
-    for fault in verdict.faults[:_SHOWN_FAULTS]:
-        click.echo(f"{_place(fault)}{visible(fault.message)}")
+    for line in fault_lines(verdict.faults, every=every):
+        click.echo(line)
+    events_text = counted(verdict.events, "event") + _history_text(verdict, judged=history)
     if verdict.faults:
-        more = " (--json lists all)" if len(verdict.faults) > _SHOWN_FAULTS else ""
-        found = counted(len(verdict.faults), "fault")
-        raise Failed(f"{found} in {counted(verdict.events, 'event')}{more}")
+        more = " (--all lists all)" if verdict.causes > SHOWN and not every else ""
+        raise Failed(f"{faults_text(verdict.causes, verdict.faults_in_all)}, in {events_text}{more}")
     unfinished = ", which end inside a turn" if verdict.open else ""
-    click.echo(f"ok: {counted(verdict.events, 'event')}{unfinished}")
+    click.echo(f"ok: {events_text}{unfinished}")
     return 0
 
 
-def _place(fault: sessions_pb2.LogFault) -> str:
-    if fault.line:
-        return f"line {fault.line}: "
-    return f"seq {fault.seq}: " if fault.seq else ""
+def _history_text(verdict: sessions_pb2.VerifyResponse, *, judged: bool) -> str:
+    if not verdict.history:
+        return ""
+    which = "which was judged too" if judged else "which is exempt (--history judges it too)"
+    return f", of which {verdict.history} are history, {which}"
 
 
 def _parts(file: BinaryIO) -> Iterator[bytes]:
@@ -141,18 +175,25 @@ def _parts(file: BinaryIO) -> Iterator[bytes]:
 
 
 @click.command()
-@click.argument("session", metavar="ID")
+@click.argument("session", metavar="ID", type=SESSION)
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="A file instead of stdout."
 )
 @json_option
 @command
 async def export(caller: Caller, session: str, output: Path | None, as_json: bool) -> int:
-    """Write a session as JSON Lines, losslessly (the output is JSON with and without --json)."""
+    """Write a session as JSON Lines, losslessly (the output is JSON with and without --json).
+
+    `turn log verify` checks such a file, `turn import` makes a session of it.
+    """
     async with caller.client() as client:
         if output is None:
-            async for part in client.export(session):
-                click.echo(part, nl=False)
+            try:
+                async for part in client.export(session):
+                    click.echo(part, nl=False)
+            except ClientError as error:
+                # The log is on stdout, where nothing else belongs.
+                raise Failed(failure_text(error, caller.environment), beside_output=True) from error
             return 0
         with ExitStack() as closing:
             file: BinaryIO | None = None

@@ -15,6 +15,7 @@ from turnd.v1 import common_pb2, sessions_pb2
 from turnd_client.cli.app import Caller, Misused, command, json_option, print_json
 from turnd_client.cli.failures import failure_text
 from turnd_client.cli.following import Output, output
+from turnd_client.cli.model import absolute_model
 from turnd_client.cli.quantity import COUNT, DURATION, USD
 from turnd_client.cli.sessions import read_text
 from turnd_client.client import Client
@@ -22,10 +23,9 @@ from turnd_client.errors import ClientError, Refused
 from turnd_client.follow import follow
 from turnd_client.outcome import ExitCode, Outcome
 from turnd_client.shapes import reason_text, session_cost
-from turnd_client.text import cleaned, one_line
+from turnd_client.text import one_line, without_unseen
 from turnd_client.units import counted
 
-_REPLAY = "replay:"
 _TITLE_WIDTH = 60
 
 
@@ -77,7 +77,7 @@ async def run(
             session = await client.create_session(
                 str(Path.cwd()),
                 profile=profile,
-                model=_absolute(model),
+                model=absolute_model(model),
                 title=title or _title(text),
                 bounds=bounds,
                 environment=caller.environment,
@@ -168,15 +168,8 @@ class _Run:
 
 
 def _title(prompt: str) -> str:
-    lines = (one_line(cleaned(line), _TITLE_WIDTH) for line in prompt.splitlines())
+    lines = (one_line(without_unseen(line), _TITLE_WIDTH) for line in prompt.splitlines())
     return next((line for line in lines if line), "")
-
-
-def _absolute(model: str) -> str:
-    # The daemon has another working directory.
-    if model.startswith(_REPLAY):
-        return _REPLAY + str(Path(model.removeprefix(_REPLAY)).absolute())
-    return model
 
 
 def _summary(caller: Caller, outcome: Outcome, session: sessions_pb2.Session) -> None:

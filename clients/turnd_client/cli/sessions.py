@@ -5,17 +5,25 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from turnd.v1 import common_pb2, sessions_pb2
 from turnd_client.cli.app import Caller, Misused, command, json_option, print_json
+from turnd_client.cli.session_id import SESSION
 from turnd_client.cli.table import print_table
 from turnd_client.screen import Screen
-from turnd_client.shapes import reason_text, session_cost, session_json, shown_json, status_text
+from turnd_client.shapes import (
+    is_imported,
+    reason_text,
+    session_cost,
+    session_json,
+    shown_json,
+    status_text,
+)
 from turnd_client.text import one_line, visible
+from turnd_client.times import local_text
 from turnd_client.units import counted, duration_text, usd_text
 
 _TITLE_WIDTH = 60
@@ -35,7 +43,7 @@ _STATUSES = [
 @json_option
 @command
 async def ls(caller: Caller, here: bool, children: bool, statuses: tuple[str, ...], as_json: bool) -> int:
-    """List sessions, newest first."""
+    """List sessions, newest first; of those that were forked or imported it says so behind the title."""
     wanted = [common_pb2.SessionStatus.Value(f"SESSION_STATUS_{status.upper()}") for status in statuses]
     cwd = str(Path.cwd()) if here else ""
     found: list[sessions_pb2.Session] = []
@@ -73,21 +81,30 @@ def _as_trees(sessions: Sequence[sessions_pb2.Session]) -> list[sessions_pb2.Ses
 def _row(session: sessions_pb2.Session) -> tuple[str, ...]:
     return (
         session.id,
-        session.created.ToDatetime(tzinfo=UTC).astimezone().strftime("%Y-%m-%d %H:%M"),
+        local_text(session.created, "minutes"),
         status_text(session.status),
         session_cost(session),
         counted(len(session.open_requests), "request") if session.open_requests else "-",
         visible(session.cwd),
-        "  " * session.depth + one_line(session.title, _TITLE_WIDTH),
+        "  " * session.depth + _named(session),
     )
 
 
+def _named(session: sessions_pb2.Session) -> str:
+    """The title; of sessions that began as others did, where that was."""
+    title = one_line(session.title, _TITLE_WIDTH)
+    if session.HasField("forked_from"):
+        origin = session.forked_from
+        return f"{title} (fork of {visible(origin.session)} at {origin.seq})".lstrip()
+    return f"{title} (imported)".lstrip() if is_imported(session) else title
+
+
 @click.command()
-@click.argument("session", metavar="ID")
+@click.argument("session", metavar="ID", type=SESSION)
 @json_option
 @command
 async def show(caller: Caller, session: str, as_json: bool) -> int:
-    """Show one session: status, bounds and what is left of them, open requests, queue."""
+    """Show one session: status, origin, cost, bounds and what is left of them, open requests, queue."""
     async with caller.client() as client:
         shown = await client.get_session(session)
         children = [child async for child in client.list_sessions(parent=shown.session.id)]
@@ -107,13 +124,12 @@ async def show(caller: Caller, session: str, as_json: bool) -> int:
     for request in shown.session.open_requests:
         screen.open_request(request)
         if request.HasField("approval"):
-            screen.grant(request.approval.grant, "--scope session would remember")
+            screen.grant(request.approval.grant, "--scope session or always would remember")
     return 0
 
 
 def _rows(shown: sessions_pb2.GetSessionResponse) -> list[tuple[str, str]]:
     session, gaps = shown.session, len(shown.unenforced)
-    started = datetime.fromtimestamp(session.created.seconds, UTC).astimezone()
     status = status_text(session.status)
     if shown.HasField("open_turn"):
         status += f", in turn {shown.open_turn}"
@@ -128,15 +144,26 @@ def _rows(shown: sessions_pb2.GetSessionResponse) -> list[tuple[str, str]]:
         ("model", f"{visible(session.model)} (profile {visible(session.profile)})"),
         ("plan mode", "tools that change something are not offered" if session.plan_mode else ""),
         ("unattended", "what would ask is denied" if session.unattended else ""),
-        ("created", started.strftime("%Y-%m-%d %H:%M:%S")),
+        ("created", local_text(session.created)),
+        ("origin", _origin(session)),
         ("parent", session.parent),
         ("turns", f"{session.turns}, {counted(session.steps, 'step')}, {counted(session.last_seq, 'event')}"),
         ("cost", _cost(session)),
         ("bounds", _bounds(shown)),
         ("sandbox", visible(shown.sandbox)),
         ("not enforced", f"{counted(gaps, 'thing')}, see turn status" if gaps else ""),
+        *(("problem", visible(problem)) for problem in shown.problems),
+        *(("warning", visible(warning)) for warning in shown.warnings),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _origin(session: sessions_pb2.Session) -> str:
+    history = f"its first {counted(session.history, 'event')} are history, and act on nothing"
+    if session.HasField("forked_from"):
+        origin = session.forked_from
+        return f"forked from {visible(origin.session)} at event {origin.seq}; {history}"
+    return f"imported from a file; {history}" if is_imported(session) else ""
 
 
 def _cost(session: sessions_pb2.Session) -> str:
@@ -159,7 +186,7 @@ def _bounds(shown: sessions_pb2.GetSessionResponse) -> str:
 
 
 @click.command()
-@click.argument("session", metavar="ID")
+@click.argument("session", metavar="ID", type=SESSION)
 @click.argument("text")
 @click.option(
     "--now", is_flag=True, help="For the next step of the turn that runs, not for a turn of its own."
@@ -179,7 +206,7 @@ async def send(caller: Caller, session: str, text: str, now: bool, as_json: bool
 
 
 @click.command()
-@click.argument("session", metavar="ID")
+@click.argument("session", metavar="ID", type=SESSION)
 @click.option("--keep-queue", is_flag=True, help="Leave messages in the queue for the next turn.")
 @json_option
 @command
@@ -195,7 +222,7 @@ async def cancel(caller: Caller, session: str, keep_queue: bool, as_json: bool) 
 
 
 @click.command()
-@click.argument("session", metavar="ID")
+@click.argument("session", metavar="ID", type=SESSION)
 @json_option
 @command
 async def close(caller: Caller, session: str, as_json: bool) -> int:

@@ -140,7 +140,11 @@ def _mounted(spec: CellSpec, mounted: Iterable[Mount]) -> Iterator[str]:
         yield from ("--size", str(spec.limits.tmp_size), "--perms", "1777", "--tmpfs", TMP)
     for mount in mounted:
         yield from ("--bind" if mount.writable else "--ro-bind", mount.source, mount.target)
-    yield from ("--perms", "0700", "--dir", HOME)
+    if spec.tmp is not None and spec.access is Access.READ:
+        # What needs no approval must not leave behind what later commands obey: .gitconfig, .bash_profile.
+        yield from ("--size", str(spec.limits.tmp_size), "--perms", "0700", "--tmpfs", HOME)
+    else:
+        yield from ("--perms", "0700", "--dir", HOME)
 
 
 def _closed() -> Iterator[str]:

@@ -10,7 +10,9 @@ from types import MappingProxyType
 from typing import Self
 
 HOME = "/tmp/home"  # noqa: S108 - a path of the cell's, not of the host's
-"""HOME of every program in a cell. It lives as long as the cell's /tmp does."""
+"""HOME of every program in a cell. It lives as long as the cell's /tmp does, and only as long as the cell where that
+looks at a session's /tmp without leave to change the workspace.
+"""
 
 TMP = "/tmp"  # noqa: S108 - the same
 LISTEN_DIR = "/run/turnd"

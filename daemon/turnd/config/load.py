@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from turnd.config.kinds import Record
@@ -23,21 +24,25 @@ def load(file: Path) -> Config:
     try:
         document = Record(Document).read(source.values, ())
     except Refused as refused:
-        raise _error(source, refused.problems) from None
+        raise config_error(source, refused.problems) from None
     dangling = document.dangling()
     if dangling:
-        raise _error(source, dangling)
+        raise config_error(source, dangling)
     rules = tuple(entry.rule(source.origin(("policy", index))) for index, entry in enumerate(document.policy))
     return Config(
         default_profile=document.default_profile,
         profiles=document.all_profiles,
+        workspaces=document.workspaces,
         limits=document.limits,
         policy=rules,
+        commands=document.commands,
         hooks=document.hooks,
         providers=document.providers,
         models=document.models,
         prices=document.prices,
         telemetry=document.telemetry,
+        storage=document.storage,
+        source=source,
         warnings=tuple(
             f'{rule.source}: policy: the rule "{rule.name}" has an empty match: it matches every call'
             for rule in rules
@@ -46,7 +51,8 @@ def load(file: Path) -> Config:
     )
 
 
-def _error(source: Source, problems: tuple[Problem, ...] | list[Problem]) -> ConfigError:
+def config_error(source: Source, problems: Sequence[Problem]) -> ConfigError:
+    """The problems with their places in the file."""
     placed = sorted(
         (source.origin(problem.path).line, dotted(problem.path), problem.text) for problem in problems
     )

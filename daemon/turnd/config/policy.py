@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from turnd.config.kinds import Choice, Either, OneOrMany, Record, Text, key
+from turnd.config.kinds import Choice, Either, Flag, Many, OneOrMany, Record, Text, key
 from turnd.config.problems import Origin
 from turnd.rules.policy import Match, PolicyRule
 from turnd.v1 import common_pb2 as common
@@ -57,6 +57,20 @@ class MatchTable:
             path=self.path,
             host=self.host,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOptions:
+    """What a wildcard of an allowing command pattern never stands for, beside what turnd ships."""
+
+    options: tuple[str, ...] = key(
+        Many(Text()),
+        "words that make it run or write something: -x, --long, or a glob over a word",
+        default=(),
+    )
+    spelled_out: bool = key(
+        Flag(), "it runs its arguments or takes code: patterns must spell out every word", default=False
+    )
 
 
 @dataclass(frozen=True, slots=True)

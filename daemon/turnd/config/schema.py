@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from immutables import Map
 
@@ -11,10 +11,11 @@ from turnd.config.extensions import HOOK, PROVIDER, Hook, Provider, check_provid
 from turnd.config.kinds import Flag, Many, Named, Record, Text, key
 from turnd.config.limits import Limits
 from turnd.config.models import MODEL_SERVER, ModelName, ModelServer, Url, server_of
-from turnd.config.policy import PolicyEntry
+from turnd.config.policy import CommandOptions, PolicyEntry
 from turnd.config.prices import PRICING, Pricing
 from turnd.config.problems import KeyPath, Problem, Refused, did_you_mean
 from turnd.config.profile import SHIPPED_PROFILE, Profile
+from turnd.config.source import Source
 from turnd.rules.policy import PolicyRule
 
 DEFAULT_PROFILE = "default"
@@ -29,6 +30,18 @@ class Telemetry:
 
 
 @dataclass(frozen=True, slots=True)
+class Storage:
+    """Where the log is kept."""
+
+    accept_network_file_system: bool = key(
+        Flag(),
+        "keep the log on a network file system (NFS, 9p, virtiofs and so on), where SQLite's WAL can lose or corrupt "
+        "it; false: turnd does not start there; needs a restart",
+        default=False,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
     """A configuration file as it is written."""
 
@@ -36,8 +49,19 @@ class Document:
     profiles: Mapping[str, Profile] = key(
         Named(Record(Profile)), "what sessions run under", default=Map[str, Profile]()
     )
+    workspaces: tuple[str, ...] = key(
+        Many(Text()),
+        "directories that may be workspaces although they are or hold the home directory, absolute or from ~ on; never "
+        "one that holds turnd's own files",
+        default=(),
+    )
     limits: Limits = key(Record(Limits), "limits of every session", default=Limits())
     policy: tuple[PolicyEntry, ...] = key(Many(Record(PolicyEntry)), "rules of the gate", default=())
+    commands: Mapping[str, CommandOptions] = key(
+        Named(Record(CommandOptions)),
+        "programs that do more with some of their words than their name says; see policy.md",
+        default=Map[str, CommandOptions](),
+    )
     hooks: tuple[Hook, ...] = key(
         Many(HOOK), "subscribers, in the order in which they are called", default=()
     )
@@ -51,6 +75,7 @@ class Document:
         default=Map[str, Pricing](),
     )
     telemetry: Telemetry = key(Record(Telemetry), "traces and metrics", default=Telemetry())
+    storage: Storage = key(Record(Storage), "where the log is kept", default=Storage())
 
     @property
     def all_profiles(self) -> Mapping[str, Profile]:
@@ -70,6 +95,11 @@ class Document:
                 problems += self._unknown_server((*path, "fallback", index), model)
         for name in self.prices:
             problems += self._priced(name)
+        problems += [
+            Problem(("workspaces", index), f'expected an absolute path, or one from ~ on, found "{named}"')
+            for index, named in enumerate(self.workspaces)
+            if not named.startswith(("/", "~/")) and named != "~"
+        ]
         for index, hook in enumerate(self.hooks):
             if hook.provider is not None:
                 problems += _unknown(("hooks", index, "provider"), hook.provider, self.providers, "provider")
@@ -96,13 +126,18 @@ class Config:
 
     default_profile: str
     profiles: Mapping[str, Profile]
+    workspaces: tuple[str, ...]
     limits: Limits
     policy: tuple[PolicyRule, ...]
+    commands: Mapping[str, CommandOptions]
     hooks: tuple[Hook, ...]
     providers: Mapping[str, Provider]
     models: Mapping[str, ModelServer]
     prices: Mapping[str, Pricing]
     telemetry: Telemetry
+    storage: Storage
+    source: Source = field(compare=False)
+    """The file, for the places of what is wrong in it."""
     warnings: tuple[str, ...] = ()
     """Legal, and probably not what was meant; each with file, line and key."""
 

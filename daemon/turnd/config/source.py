@@ -18,6 +18,8 @@ import tree_sitter_toml
 
 from turnd.config.problems import ConfigError, KeyPath, Origin
 
+MOST_DOTS = 200
+"""In one line. A dotted key costs the square of its parts, here and in `tomllib`."""
 SYNTAX_ERROR_PLACE = re.compile(r" \(at (?:line (?P<line>\d+), column \d+|end of document)\)$")
 
 
@@ -38,7 +40,11 @@ class Source:
 
 def read_source(file: Path) -> Source:
     """Reads a file. Raises ConfigError where it is not UTF-8 or not TOML, OSError where it cannot be read."""
-    data = file.read_bytes()
+    return parsed(file, file.read_bytes())
+
+
+def parsed(file: Path, data: bytes) -> Source:
+    """The content of a file. Raises ConfigError where it is not UTF-8, not TOML, or TOML that nobody would write."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -46,11 +52,21 @@ def read_source(file: Path) -> Source:
         raise ConfigError(
             [f"{file}:{line}: expected UTF-8, found the byte 0x{data[error.start]:02x}"]
         ) from None
+    for number, row in enumerate(data.splitlines(), 1):
+        if row.count(b".") > MOST_DOTS:
+            raise ConfigError(
+                [f"{file}:{number}: expected at most {MOST_DOTS} dots in one line: break it up"]
+            )
     try:
         values = tomllib.loads(text, parse_float=Decimal)
+        return Source(file, values, key_lines(data))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([_syntax_error(file, text, str(error))]) from None
-    return Source(file, values, key_lines(data))
+    except RecursionError:
+        raise ConfigError([f"{file}:1: not valid TOML: it is nested too deeply"]) from None
+    except ValueError as error:
+        # A number with more digits than Python converts.
+        raise ConfigError([f"{file}:1: not valid TOML: {error}"]) from None
 
 
 def key_lines(data: bytes) -> dict[KeyPath, int]:

@@ -73,18 +73,14 @@ class CommandSubscriber:
 
     async def _held(self, told: bytes) -> _Said:
         """Tells the command, and returns what it said when it has ended."""
-        pipe = asyncio.subprocess.PIPE
+        starting = asyncio.ensure_future(self._started())
         try:
-            transport, talk = await asyncio.get_running_loop().subprocess_exec(
-                _Talk,
-                *self.command,
-                stdin=pipe,
-                stdout=pipe,
-                stderr=pipe,
-                cwd=DIRECTORY,
-                env={"PATH": SEARCH_PATH, "HOME": self.home, "LANG": "C.UTF-8"},
-                start_new_session=True,
-            )
+            transport, talk = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # The command may run already, and only its transport knows the group that is to be ended.
+            starting.add_done_callback(_end_unheard)
+            await asyncio.wait({starting})
+            raise
         except OSError as error:
             raise SubscriberFailed("missing", f"{self.command[0]} cannot be run: {error.strerror}") from error
         try:
@@ -101,6 +97,20 @@ class CommandSubscriber:
                 _end_group(transport.get_pid())
                 await talk.ended.wait()
             transport.close()
+
+    async def _started(self) -> tuple[asyncio.SubprocessTransport, _Talk]:
+        """Starts the command. Raises OSError."""
+        pipe = asyncio.subprocess.PIPE
+        return await asyncio.get_running_loop().subprocess_exec(
+            _Talk,
+            *self.command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            cwd=DIRECTORY,
+            env={"PATH": SEARCH_PATH, "HOME": self.home, "LANG": "C.UTF-8"},
+            start_new_session=True,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +167,14 @@ class _Talk(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         self.ended.set()
+
+
+def _end_unheard(starting: asyncio.Future[tuple[asyncio.SubprocessTransport, _Talk]]) -> None:
+    """Ends a command that started after nobody wanted its answer any more."""
+    if not starting.cancelled() and starting.exception() is None:
+        transport, _ = starting.result()
+        _end_group(transport.get_pid())
+        transport.close()
 
 
 def _end_group(pid: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from turnd.loop.calls import Call, conclude, refuse
+from turnd.loop.correct import Corrections
 from turnd.loop.execute import (
     TRIES,
     Lane,
@@ -14,10 +15,11 @@ from turnd.loop.execute import (
     run_side_by_side,
     waits_for_itself,
 )
-from turnd.loop.gate import ALLOW, ASK, Plan, ask, decided_item, propose
+from turnd.loop.gate import ALLOW, ASK, Plan, ask, decided_item, evaluate, propose
 from turnd.loop.run import Run
 from turnd.ports import ToolFailure, WaitsForItself
 from turnd.rules import plan
+from turnd.rules.policy import Verdict
 from turnd.v1 import common_pb2 as common
 
 PRECONDITION_FAILED = common.TOOL_ERROR_CATEGORY_PRECONDITION_FAILED
@@ -55,16 +57,28 @@ def after_the_end(tool: str) -> str:
 
 
 async def _apply_item(run: Run, made: Plan, call: Call, lane: Lane) -> None:
-    if not await _permitted(run, made, call):
+    if not await _permitted(run, made, call, lane):
         return
     started_at = run.world.clock.monotonic()
+    changed = 0
     while True:
         try:
             async with lane.running():
-                outcome = await dispatch(run, call, _current(made, made.items[call.id].preconditions))
+                outcome = await _no_longer_allowed(run, made, call) or await dispatch(
+                    run, call, _current(made, made.items[call.id].preconditions)
+                )
         except WaitsForItself as waits:
             outcome = waits_for_itself(waits)
             break
+        if isinstance(outcome, Verdict):
+            changed += 1
+            if changed == TRIES:
+                await refuse(run, call, common.TOOL_ERROR_CATEGORY_DENIED, outcome.reason)
+                return
+            await _plan_anew(run, made, call)
+            if not await _permitted(run, made, call, lane):
+                return
+            continue
         if not isinstance(outcome, ToolFailure):
             made.left_state.update({left.target: left.state for left in outcome.left_state})
             break
@@ -74,17 +88,23 @@ async def _apply_item(run: Run, made: Plan, call: Call, lane: Lane) -> None:
         await log_retry(run, call, outcome)
         if drifted:
             await _plan_anew(run, made, call)
-            if not await _permitted(run, made, call):
+            if not await _permitted(run, made, call, lane):
                 return
     await conclude(run, call, outcome, started_at=started_at)
 
 
-async def _permitted(run: Run, made: Plan, call: Call) -> bool:
+async def _permitted(run: Run, made: Plan, call: Call, lane: Lane) -> bool:
     """True where the item may run now; otherwise its result has been written."""
     item = made.items[call.id]
     reason = item.reason
     if item.decision == ASK:
-        decided = made.decisions[call.id] = await ask(run, call, item)
+        corrections = Corrections(run, call)
+        decided = made.decisions[call.id] = await ask(run, made.proposals[call.id], item, corrections.correct)
+        chosen = corrections.chosen(decided)
+        if chosen is not None:
+            call.corrected = decided.corrected_input
+            made.proposals[call.id], made.items[call.id] = chosen
+            lane.claim_anew()
         if decided.outcome == common.APPROVAL_OUTCOME_APPROVED:
             return True
         if decided.outcome == common.APPROVAL_OUTCOME_EXPIRED:
@@ -97,10 +117,21 @@ async def _permitted(run: Run, made: Plan, call: Call) -> bool:
     return False
 
 
+async def _no_longer_allowed(run: Run, made: Plan, call: Call) -> Verdict | None:
+    """What policy says now where it allowed the item before and does not any more; None where it still does.
+
+    Earlier items may have put a program onto PATH, or a link into a path. A person approves what was shown to them.
+    """
+    if made.items[call.id].decision != ALLOW:
+        return None
+    verdict = await evaluate(run, call)
+    return None if verdict.action == ALLOW else verdict
+
+
 async def _plan_anew(run: Run, made: Plan, call: Call) -> None:
     """What the call is bound to has changed: preview and policy again, and people where policy asks (GATE-16)."""
     proposal = made.proposals[call.id] = await propose(run, call)
-    item = decided_item(run, call, proposal)
+    item = await decided_item(run, call, proposal)
     if run.view.unattended:
         (item,) = plan.unattended((item,))
     made.items[call.id] = item

@@ -20,11 +20,34 @@ class Tripped:
 
 @dataclass(slots=True)
 class Breakers:
-    """Counts, over the Steps of a session, what happened in a row."""
+    """Counts, over the Steps of a session, what happened in a row.
+
+    What was counted is not stored by itself: a session that is loaded again counts it out of its log.
+    """
 
     limit: int
     denied_steps: int = 0
     crashes: dict[str, int] = field(default_factory=dict)
+    _providers: dict[str, str] = field(default_factory=dict)
+    _results: dict[str, event_pb2.ToolResult] = field(default_factory=dict)
+    """Of the open Step that is counted out of the log, by call, in declaration order."""
+
+    def recount(self, event: event_pb2.Event) -> None:
+        """Takes the next event of the session's own log, from its first on."""
+        if event.HasField("imported"):
+            return
+        match event.WhichOneof("data"):
+            case "step_start":
+                self._providers, self._results = {}, {}
+            case "tool_call":
+                self._providers[event.tool_call.call_id] = event.tool_call.provider
+            case "tool_result":
+                self._results[event.tool_result.call_id] = event.tool_result
+            case "step_end":
+                called = self._providers.items()
+                self.observe([(name, self._results[call]) for call, name in called if call in self._results])
+            case _:
+                pass
 
     def observe(self, results: Sequence[tuple[str, event_pb2.ToolResult]]) -> Tripped | None:
         """Takes the results of one Step with their providers, in declaration order. One that tripped starts anew."""

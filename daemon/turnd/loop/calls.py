@@ -8,6 +8,7 @@ from typing import assert_never
 
 from turnd.loop.run import Run
 from turnd.ports import Invocation, Tool, ToolFailure, ToolOutcome
+from turnd.rules.canon import canonical
 from turnd.rules.policy import Verdict
 from turnd.rules.results import capped
 from turnd.v1 import common_pb2 as common
@@ -29,6 +30,8 @@ class Call:
     """Its arguments are not whole."""
     veto: Verdict | None = None
     """The denial of a subscriber at pre-tool-call."""
+    corrected: bytes | None = None
+    """What a person put in the place of the input (GATE-08)."""
     attempts: int = 0
     result: event_pb2.ToolResult | None = None
     raw_result: bytes = b""
@@ -41,7 +44,7 @@ class Call:
     @property
     def input(self) -> bytes:
         """The effective input."""
-        return self.event.input
+        return self.event.input if self.corrected is None else self.corrected
 
     @property
     def spec(self) -> provider_pb2.ToolSpec:
@@ -65,6 +68,14 @@ class StepCalls:
         return [(call, call.result) for call in self.all if call.result is not None]
 
 
+def called(call: Call) -> event_pb2.ToolCall:
+    """The call with its effective input, for whoever looks at what runs."""
+    event = event_pb2.ToolCall()
+    event.CopyFrom(call.event)
+    event.input = call.input
+    return event
+
+
 async def conclude(run: Run, call: Call, outcome: ToolOutcome | ToolFailure, *, started_at: float) -> None:
     """Writes the result of a call that ran."""
     limit = run.settings.tool_result_bytes
@@ -82,6 +93,8 @@ async def conclude(run: Run, call: Call, outcome: ToolOutcome | ToolFailure, *, 
             result = failure_result(call, outcome, limit)
         case _:
             assert_never(outcome)
+    changed = call.corrected is not None and canonical(call.corrected) != canonical(call.event.input)
+    result.input_corrected = changed and call.attempts > 0
     result.duration_ms = round((run.world.clock.monotonic() - started_at) * 1000)
     await record(run, call, result)
 

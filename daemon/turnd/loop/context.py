@@ -34,7 +34,16 @@ class Request:
     """The request as JSON where a hook changed it; empty elsewhere."""
 
 
-async def assemble_context(run: Run) -> tuple[Message, ...]:
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """The messages of a request."""
+
+    messages: tuple[Message, ...]
+    changed: bool
+    """A transform made something else of the history."""
+
+
+async def assemble_context(run: Run) -> Assembled:
     """Line 1: the history within the budget, through the hook `context-assemble`."""
     messages = run.history.messages()
     budget = context_budget(run).due
@@ -42,10 +51,12 @@ async def assemble_context(run: Run) -> tuple[Message, ...]:
         common.HOOK_POINT_CONTEXT_ASSEMBLE,
         lambda: {"history": _messages_to_json(messages), "budget": budget},
     )
-    return _changed_messages(dispatched, "history", messages)
+    return Assembled(
+        _changed_messages(dispatched, "history", messages), changed=dispatched.changed is not None
+    )
 
 
-async def prepare_request(run: Run, messages: tuple[Message, ...], *, final: bool) -> Request:
+async def prepare_request(run: Run, assembled: Assembled, *, final: bool) -> Request:
     """Line 2: the request, through the hook `pre-model-call`.
 
     In the final Step tools are withheld (BOUND-02); in plan mode resource tools are not there at all (GATE-11), and
@@ -56,16 +67,18 @@ async def prepare_request(run: Run, messages: tuple[Message, ...], *, final: boo
     offered = () if final and not run.model.spec.needs_tools_with_history else _shown(run)
     wire = tuple(_wire_tool(tool, names) for tool in offered)
     parameters = _parameters(view.profile.parameters)
-    dispatched = await run.dispatch(
-        common.HOOK_POINT_PRE_MODEL_CALL,
-        lambda: {
+
+    def told() -> Mapping[str, object]:
+        return {
             "model": run.model.spec.id,
-            "messages": _messages_to_json(messages),
+            "messages": _messages_to_json(assembled.messages),
             "tools": [tool.wire_name for tool in wire],
             "parameters": dict(parameters),
-        },
-    )
-    messages = _changed_messages(dispatched, "messages", messages)
+        }
+
+    dispatched = await run.dispatch(common.HOOK_POINT_PRE_MODEL_CALL, told)
+    messages = _changed_messages(dispatched, "messages", assembled.messages)
+    changed = told() if assembled.changed and dispatched.changed is None else dispatched.changed
     request = ModelRequest(
         session=run.session,
         purpose=common.REQUEST_PURPOSE_STEP,
@@ -79,7 +92,7 @@ async def prepare_request(run: Run, messages: tuple[Message, ...], *, final: boo
         parameters=parameters,
         cache_points=cache_points(messages, run.history.before_turn()),
     )
-    whole = b"" if dispatched.changed is None else _whole(dispatched.changed)
+    whole = b"" if changed is None else _whole(changed)
     return Request(
         model=run.model.spec.id,
         request=request,
@@ -130,7 +143,7 @@ def _whole(changed: Mapping[str, object]) -> bytes:
             event_pb2.ErrorStop(
                 source="hook",
                 category="too_large",
-                message=f"a transform at pre-model-call made a request of {len(whole)} bytes; the log, which has to "
+                message=f"a transform made a request of {len(whole)} bytes; the log, which has to "
                 f"keep what was changed, takes {MAX_WHOLE_BYTES}: nothing was sent; shorten the history, or leave "
                 "requests as long as this one unchanged",
             )

@@ -47,7 +47,7 @@ async def check_doom_loop(run: Run, calls: StepCalls, span: Span) -> bool:
 def _seen(run: Run, call: Call) -> None:
     provider, tool = call.event.provider, call.event.tool
     run.doom = run.doom.seen(
-        canon.call_hash(provider, tool, call.input or call.event.raw_arguments.encode()),
+        canon.call_hash(provider, tool, call.event.input or call.event.raw_arguments.encode()),
         call.raw_result,
         polling=polls(run.view.profile.doom_loop, provider, tool),
         tool=f"{provider}.{tool}",
@@ -76,6 +76,8 @@ async def _anything_moves(run: Run, suspicion: Suspicion) -> bool:
 
 
 def _shown(call: Call) -> str:
-    given = (call.input or call.event.raw_arguments.encode()).decode(errors="replace")[:SHOWN_CHARACTERS]
+    given = (call.event.input or call.event.raw_arguments.encode()).decode(errors="replace")[
+        :SHOWN_CHARACTERS
+    ]
     came = call.raw_result.decode(errors="replace")[:SHOWN_CHARACTERS]
     return f"{call.event.provider}.{call.event.tool} {given} -> {came}"

@@ -25,21 +25,29 @@ TRIES = 3
 """How often one call may be dispatched: once, and again after a conflict or a retryable error."""
 
 
+Conditions = tuple[Sequence[asyncio.Event], Callable[[], AbstractAsyncContextManager[None]]]
+"""The ends of the earlier calls that a call waits for, and its lock over all sessions."""
+
+
 class Lane:
     """Where one call waits for the earlier ones it conflicts with, for a free place under the ceiling, and for what
     other sessions run.
     """
 
     def __init__(
-        self,
-        earlier: Sequence[asyncio.Event],
-        places: asyncio.Semaphore,
-        lock: Callable[[], AbstractAsyncContextManager[None]],
+        self, places: asyncio.Semaphore, conditions: Conditions, anew: Callable[[], Conditions]
     ) -> None:
-        self._earlier = earlier
         self._places = places
-        self._lock = lock
+        self._earlier, self._lock = conditions
+        self._anew = anew
         self.ended = asyncio.Event()
+
+    def claim_anew(self) -> None:
+        """The call has another input than before, and may conflict with other calls by it (SCHED-03).
+
+        It waits for earlier calls as if it had been declared so; from later ones only the lock keeps it apart.
+        """
+        self._earlier, self._lock = self._anew()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -62,9 +70,17 @@ async def run_side_by_side(
     claims = [_claim(run, call) for call in calls]
     chain = [view.parent_call_id for view in run.path if view.parent_call_id]
     lanes: list[Lane] = []
-    for call, claim, earlier in zip(calls, claims, _order(run, claims), strict=True):
-        lock = partial(run.world.locks.running, call.id, claim, chain)
-        lanes.append(Lane([lanes[i].ended for i in earlier], places, lock))
+
+    def conditions(index: int, earlier: Iterable[int]) -> Conditions:
+        lock = partial(run.world.locks.running, calls[index].id, claims[index], chain)
+        return [lanes[i].ended for i in earlier], lock
+
+    def anew(index: int) -> Conditions:
+        claims[index] = _claim(run, calls[index])
+        return conditions(index, _order(run, claims[: index + 1])[index])
+
+    for index, earlier in enumerate(_order(run, claims)):
+        lanes.append(Lane(places, conditions(index, earlier), partial(anew, index)))
 
     async def one(call: Call, lane: Lane) -> None:
         try:

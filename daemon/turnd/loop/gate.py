@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from turnd.loop.calls import Call, invocation, refuse
+from turnd.loop.judge import judge, looked_up
 from turnd.loop.run import Run
-from turnd.ports import Span
+from turnd.ports import Correct, Span, Where
 from turnd.rules import plan
+from turnd.rules.grants import Place
 from turnd.rules.policy import PolicyCall, Verdict, grant_for
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2
 from turnd.v1.jsonform import message_to_json
+from turnd.v1.unseen import visible
 
 PREVIEW_CHARACTERS = 128 * 1024
 
@@ -35,17 +38,31 @@ class Plan:
     """What applied items left behind, by target: for later items of the plan that is no drift."""
 
 
-def evaluate(run: Run, call: Call) -> Verdict:
+async def evaluate(run: Run, call: Call) -> Verdict:
     """What policy says of one call. What was granted to a session holds for all below it (GATE-09)."""
-    grants = [grant for view in run.path for grant in view.grants]
-    return run.settings.policy.evaluate(_policy_call(call), grants)
+    view = run.view
+    grants = [grant for each in run.path for grant in each.grants]
+    return await judge(run.settings.policy, run.world, policy_call(call), _where(run), Place.of(view), grants)
+
+
+async def _rememberable(run: Run, call: Call) -> common.GrantRule:
+    """What a decision on the call can remember; nothing, where the disk does not say what it would be about."""
+    try:
+        return grant_for(await looked_up(run.world.disk, policy_call(call), _where(run)))
+    except (OSError, TimeoutError):
+        return grant_for(replace(policy_call(call), command="", path=""))
+
+
+def _where(run: Run) -> Where:
+    view = run.view
+    return Where(view.cwd, view.workspace or view.cwd, view.environment)
 
 
 async def precheck(run: Run, calls: Sequence[Call]) -> list[Call]:
     """The calls that may run; each other one gets its result here (GATE-04)."""
     allowed = []
     for call in calls:
-        verdict = call.veto or evaluate(run, call)
+        verdict = call.veto or await evaluate(run, call)
         if verdict.downgraded:
             await run.append(
                 event_pb2.PolicyWarning(
@@ -74,10 +91,11 @@ async def propose(run: Run, call: Call) -> plan.Proposal:
     preview = await run.tools.preview(invocation(run, call, (), ""))
     return plan.Proposal(
         call_id=call.id,
-        call=_policy_call(call),
-        description=call.spec.description,
+        call=policy_call(call),
+        description=visible(call.spec.description),
         preview=_shown(preview.text),
         preconditions=preview.preconditions,
+        rememberable=await _rememberable(run, call),
     )
 
 
@@ -86,7 +104,7 @@ async def decide_plan(run: Run, made: Plan) -> None:
 
     The hook fires with an empty plan too; plan/ready is written only where there is a plan.
     """
-    items = [decided_item(run, call, made.proposals[call.id]) for call in made.calls]
+    items = [await decided_item(run, call, made.proposals[call.id]) for call in made.calls]
     with run.world.trace.span("turnd.veto_chain", {"turnd.items": len(items)}):
         dispatched = await run.dispatch(
             common.HOOK_POINT_PLAN_READY, lambda: {"items": [message_to_json(item) for item in items]}
@@ -99,28 +117,39 @@ async def decide_plan(run: Run, made: Plan) -> None:
         await run.append(plan.ready(settled))
 
 
-def decided_item(run: Run, call: Call, proposal: plan.Proposal) -> common.PlanItem:
+async def decided_item(run: Run, call: Call, proposal: plan.Proposal) -> common.PlanItem:
     """The item as policy, or a veto at pre-tool-call, decides it."""
-    return plan.item(proposal, call.veto or evaluate(run, call))
+    return plan.item(proposal, call.veto or await evaluate(run, call))
 
 
-async def ask(run: Run, call: Call, item: common.PlanItem) -> event_pb2.ApprovalDecided:
-    """Asks people about one item and waits for the first decision (GATE-07). No lock is held meanwhile."""
+async def ask(
+    run: Run, proposal: plan.Proposal, item: common.PlanItem, correct: Correct
+) -> event_pb2.ApprovalDecided:
+    """Asks people about one item and waits for the first decision (GATE-07). No lock is held meanwhile.
+
+    `correct` says what becomes of the call with another input.
+    """
     expires_s = run.world.clock.now_us() / 1_000_000 + run.settings.approval_timeout_s
     request = plan.approval_request(
-        item, run.world.ids.request(), datetime.fromtimestamp(expires_s, UTC), grant_for(_policy_call(call))
+        item,
+        run.world.ids.request(),
+        datetime.fromtimestamp(expires_s, UTC),
+        proposal.rememberable,
     )
-    await run.append(request)
-    with run.meter.waiting():
-        return await run.world.people.decision(run.session, request.request_id)
+    with run.world.people.correctable(run.session, request.request_id, correct):
+        await run.append(request)
+        with run.meter.waiting():
+            return await run.world.people.decision(run.session, request.request_id)
 
 
 def _shown(preview: str) -> str:
-    """A preview that a person can take in: what is longer is cut, and says so."""
+    """A preview that a person can take in: nothing in it is unseen; what is longer is cut, and says so."""
+    preview = visible(preview)
     if len(preview) <= PREVIEW_CHARACTERS:
         return preview
     return f"{preview[:PREVIEW_CHARACTERS]}\n[{len(preview) - PREVIEW_CHARACTERS} more characters]\n"
 
 
-def _policy_call(call: Call) -> PolicyCall:
+def policy_call(call: Call) -> PolicyCall:
+    """The call as policy sees it, with its effective input."""
     return PolicyCall.of(call.event.provider, call.spec, call.input)

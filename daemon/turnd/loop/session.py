@@ -324,22 +324,24 @@ class LiveSession:
     async def _make_run(self) -> Run:
         """The working set; its history is read once, and from here on carried forward event by event."""
         self._arriving = []
-        history, seq = History(), 0
+        settings = self._settings()
+        history, breakers, seq = History(), Breakers(settings.max_consecutive_denials), 0
         async for page in self._world.log.read(self.session):
             for event in page:
                 history.advance(event)
+                breakers.recount(event)
                 seq = event.seq
         for event in self._arriving:
             if event.seq > seq:
                 history.advance(event)
+                breakers.recount(event)
         self._arriving = None
-        settings = self._settings()
         return Run(
             world=self._world,
             session=self.session,
             settings=settings,
             history=history,
-            breakers=Breakers(settings.max_consecutive_denials),
+            breakers=breakers,
             doom=DoomLoop(),
             meter=Meter(self._world.clock, self._above),
             children=self._children,
@@ -365,7 +367,7 @@ class LiveSession:
             self._tools, self._tools_for = await self._open_tools(run), wanted
         files = await self._world.instructions.read(view.workspace, view.profile.instructions)
         run.equip(model, self._tools, system_text(view.profile.system_prompt, files))
-        if view.steps_in_opening == 0:
+        if not view.begun:
             await run.dispatch(common.HOOK_POINT_SESSION_START, lambda: session_payload(view))
 
     def _warn_of_unknown_price(self, run: Run, model: Model) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 
 from turnd.loop.apply import after_the_end, apply_plan
 from turnd.loop.breakers import Tripped
-from turnd.loop.calls import Call, StepCalls, refuse
+from turnd.loop.calls import Call, StepCalls, called, refuse
 from turnd.loop.complete import Completion, complete
 from turnd.loop.context import assemble_context, prepare_request
 from turnd.loop.doom_check import check_doom_loop
@@ -43,8 +43,8 @@ async def run_step(run: Run) -> StepOutcome:
 
 
 async def _lines(run: Run, span: Span) -> StepOutcome:
-    messages = await assemble_context(run)  # 1
-    request = await prepare_request(run, messages, final=False)  # 2
+    assembled = await assemble_context(run)  # 1
+    request = await prepare_request(run, assembled, final=False)  # 2
     said = await complete(run, request, final=False)  # 3, 4
     await post_model_response(run, said)  # 5
     if done_check(run, said, span):  # 6
@@ -70,8 +70,8 @@ async def run_final_step(run: Run) -> Ending:
     with run.world.trace.span("turnd.step", {"turnd.final": True}) as span:
         await _open(run, span)
         try:
-            messages = await assemble_context(run)
-            request = await prepare_request(run, messages, final=True)
+            assembled = await assemble_context(run)
+            request = await prepare_request(run, assembled, final=True)
             said = await complete(run, request, final=True)
             await post_model_response(run, said)
             done_check(run, said, span)
@@ -219,7 +219,7 @@ async def post_tool_calls(run: Run, calls: StepCalls) -> None:
     """Line 13: the hook for each call and its result, in declaration order."""
     for call, result in calls.results:
         await run.dispatch(
-            common.HOOK_POINT_POST_TOOL_CALL, partial(_call_payload, call.event, result=result)
+            common.HOOK_POINT_POST_TOOL_CALL, partial(_call_payload, called(call), result=result)
         )
 
 

@@ -64,7 +64,8 @@ def refusal_of(error: BaseException) -> Refusal | None:
         case UnreadableSession():
             return Refusal(grpc.StatusCode.DATA_LOSS, str(error))
         case LogFailed():
-            text = f"nothing was done, because the log could not be written: {error}"
+            # The error says itself that the log could not be written.
+            text = f"nothing was done: {error}"
             return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
         case EventTooLarge():
             text = f"nothing was done: {error}; send less at once"

@@ -229,7 +229,9 @@ def _child_ends(state: SessionState, children: Children) -> list[Message]:
 
 
 def _result(call: OpenCall, how: Closing) -> Message:
-    return error_result(call.call_id, how.running if call.attempt_open else how.waiting)
+    result = error_result(call.call_id, how.running if call.attempt_open else how.waiting)
+    result.input_corrected = call.attempt_open and bool(call.corrected)
+    return result
 
 
 def _plan_end(state: SessionState, how: Closing) -> list[Message]:

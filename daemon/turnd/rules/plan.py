@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -41,6 +41,8 @@ class Proposal:
     description: str = ""
     preview: str = ""
     preconditions: tuple[common.Precondition, ...] = ()
+    rememberable: common.GrantRule = field(default_factory=common.GrantRule)
+    """What a decision with a wider scope than once would remember of it."""
 
 
 def item(proposal: Proposal, verdict: policy.Verdict) -> common.PlanItem:

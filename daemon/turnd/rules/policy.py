@@ -6,13 +6,18 @@ that matches, the default of the tool's kind does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Final
 
-from turnd.rules import canon
+from immutables import Map
+
+from turnd.rules import canon, places
+from turnd.rules.commands import Found, Ground, allows, concerns, mentions, pattern_problem, trusted
+from turnd.rules.risky_options import RiskyTable
+from turnd.rules.shell import Program, understood
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import provider_pb2
 
@@ -56,8 +61,11 @@ class Match:
     risk: frozenset[common.Risk.ValueType] = frozenset()
     kind: frozenset[common.ToolKind.ValueType] = frozenset()
     command: frozenset[str] = frozenset()
+    """Patterns over the words of a program (see `commands`)."""
     path: frozenset[str] = frozenset()
+    """Globs over canonical paths; relative ones begin at the workspace."""
     host: frozenset[str] = frozenset()
+    """Names of hosts, or `*.` and a domain."""
 
     @classmethod
     def of(
@@ -96,7 +104,7 @@ class Match:
         return not any(self.specificity)
 
     def matches(self, call: PolicyCall) -> bool:
-        """Whether the call is one of those. Rules with a command, a path or a host are never asked."""
+        """Whether the call is one of those, as far as provider, tool, risk and kind say."""
         return (
             (not self.tool or any(_names(pattern, call) for pattern in self.tool))
             and (not self.provider or any(fnmatchcase(call.provider, each) for each in self.provider))
@@ -116,6 +124,44 @@ class PolicyRule:
     action: common.PolicyAction.ValueType
     layer: Layer = Layer.USER
 
+    def speaks(self, call: PolicyCall, program: Program | None, risky: RiskyTable) -> bool:
+        """Whether the rule is for a call, and for this program of its command line.
+
+        None: the call has no command line, or one that is not understood. An allow matches only what is certain, an
+        ask or a deny also what may be.
+        """
+        match = self.match
+        return (
+            match.matches(call)
+            and (not match.command or self._of_command(call, program, risky))
+            and (not match.path or self._of_path(call))
+            and (not match.host or self._of_host(call))
+        )
+
+    def _of_command(self, call: PolicyCall, program: Program | None, risky: RiskyTable) -> bool:
+        if call.command is None:
+            return False
+        allowing = self.action == common.POLICY_ACTION_ALLOW
+        if program is None:
+            return not allowing and any(mentions(pattern, call.command) for pattern in self.match.command)
+        ground = Ground(call.workspace, call.programs, risky)
+        test = allows if allowing else concerns
+        return any(test(pattern, program, ground) for pattern in self.match.command)
+
+    def _of_path(self, call: PolicyCall) -> bool:
+        if call.path is None:
+            return False
+        if not call.canonical or (not call.path and self.action == common.POLICY_ACTION_ALLOW):
+            return self.action != common.POLICY_ACTION_ALLOW
+        return any(places.path_matches(each, call.canonical, call.workspace) for each in self.match.path)
+
+    def _of_host(self, call: PolicyCall) -> bool:
+        if call.host is None:
+            return False
+        if not places.host_of(call.host):
+            return self.action != common.POLICY_ACTION_ALLOW
+        return any(places.host_matches(each, call.host) for each in self.match.host)
+
 
 @dataclass(frozen=True, slots=True)
 class PolicyCall:
@@ -132,10 +178,18 @@ class PolicyCall:
     """
     path: str | None = None
     """The same for a path."""
+    host: str | None = None
+    """The same for a host, or for the address of something on it."""
+    workspace: str = ""
+    """Canonical; empty where it is not known."""
+    canonical: str = ""
+    """Where the path leads; empty where it is not known."""
+    programs: Mapping[str, Found] = field(default_factory=Map)
+    """Where PATH finds the programs of the command line; what is missing was not found with certainty."""
 
     @classmethod
     def of(cls, provider: str, spec: provider_pb2.ToolSpec, data: bytes) -> PolicyCall:
-        """The call of a tool with this input."""
+        """The call of a tool with this input, without what only the disk knows."""
         return cls(
             provider=provider,
             tool=spec.name,
@@ -144,6 +198,7 @@ class PolicyCall:
             input=data,
             command=_held(data, spec.command_field),
             path=_held(data, spec.path_field),
+            host=_held(data, spec.host_field),
         )
 
     @property
@@ -163,33 +218,40 @@ class Verdict:
 
 
 class Policy:
-    """The rules in force.
+    """The rules in force, and the table of what makes harmless programs run something.
 
-    Raises PolicyConflict where two of one layer contradict each other, and PolicyError for a rule that
-    cannot be evaluated: one that matches by command, path or host, or by an empty pattern.
+    Raises PolicyConflict where two of one layer contradict each other, and PolicyError for a rule with a
+    pattern that cannot be meant.
     """
 
-    def __init__(self, rules: Iterable[PolicyRule] = ()) -> None:
-        self._rules = tuple(rules)
-        for rule in self._rules:
+    def __init__(self, rules: Iterable[PolicyRule] = (), risky: RiskyTable | None = None) -> None:
+        self.rules = tuple(rules)
+        self._risky = risky or RiskyTable()
+        for rule in self.rules:
             _check_rule(rule)
         self._refuse_conflicts()
+
+    def joined(self, layer: Policy) -> Policy:
+        """These rules with those of another layer, each checked already; the table is that of these."""
+        if not layer.rules:
+            return self
+        both = Policy((), self._risky)
+        both.rules = (*self.rules, *layer.rules)
+        return both
 
     def evaluate(self, call: PolicyCall, grants: Iterable[common.GrantRule] = ()) -> Verdict:
         """The verdict on one call by itself (GATE-01). Never raises: policy that fails denies (GATE-13)."""
         try:
             return self._evaluate(call, grants)
         except Exception as error:  # noqa: BLE001 - whatever is wrong, the call must not run on account of it
-            return Verdict(
-                common.POLICY_ACTION_DENY,
-                common.DecidedBy(kind=common.DECIDED_BY_KIND_FAILURE, name="policy"),
-                f"Policy could not be evaluated for {call.full_name}, which denies it: {error}",
-            )
+            return failed(call, error)
 
     def _evaluate(self, call: PolicyCall, grants: Iterable[common.GrantRule]) -> Verdict:
         _check_call(call)
-        spoken = [rule for layer in Layer if (rule := self._of_layer(layer, call)) is not None]
-        verdict = _by_rule(max(spoken, key=lambda rule: rule.action), call) if spoken else _default(call)
+        parts, problem = _parts(call)
+        spoken = [rule for layer in Layer if (rule := self._of_layer(layer, call, parts)) is not None]
+        strictest = max(spoken, key=lambda rule: rule.action, default=None)
+        verdict = _default(call, problem) if strictest is None else _by_rule(strictest, call)
         if verdict.action != common.POLICY_ACTION_ASK:
             return verdict
         if call.kind != common.TOOL_KIND_RESOURCE:
@@ -202,13 +264,40 @@ class Policy:
             )
         return verdict
 
-    def _of_layer(self, layer: Layer, call: PolicyCall) -> PolicyRule | None:
-        matching = (rule for rule in self._rules if rule.layer is layer and rule.match.matches(call))
-        return max(matching, key=lambda rule: (rule.match.specificity, rule.action), default=None)
+    def _of_layer(self, layer: Layer, call: PolicyCall, parts: Sequence[Program | None]) -> PolicyRule | None:
+        """The strictest rule for a part of the call; one that allows only where every part is allowed."""
+        rules = [rule for rule in self.rules if rule.layer is layer and rule.match.matches(call)]
+        if not rules:
+            return None
+        answers = [answer for part in parts for answer in self._answers(rules, call, part)]
+        strictest = max((rule for rule in answers if rule), key=lambda rule: rule.action, default=None)
+        if strictest is not None and strictest.action == common.POLICY_ACTION_ALLOW and None in answers:
+            return None
+        return strictest
+
+    def _answers(
+        self, rules: Sequence[PolicyRule], call: PolicyCall, part: Program | None
+    ) -> list[PolicyRule | None]:
+        """The rule for a part, and those for what it would run where that was looked into."""
+        looked_into = part is not None and part.inner is not None
+        # Rules for any command speak for what is within, not for the shell around it as well.
+        speaking = (
+            rule
+            for rule in rules
+            if (rule.match.command or not looked_into) and rule.speaks(call, part, self._risky)
+        )
+        own = max(speaking, key=lambda rule: (rule.match.specificity, rule.action), default=None)
+        if part is None or part.inner is None:
+            return [own]
+        within = [answer for each in part.inner for answer in self._answers(rules, call, each)]
+        if own is not None:
+            # A rule for the whole speaks for what is in it too, but no rule for that is lifted by it.
+            return [own, *(answer for answer in within if answer)]
+        return within if trusted(part, call.programs) else [None, *within]
 
     def _refuse_conflicts(self) -> None:
         first: dict[tuple[Layer, Match], PolicyRule] = {}
-        for rule in self._rules:
+        for rule in self.rules:
             other = first.setdefault((rule.layer, rule.match), rule)
             if other.action != rule.action:
                 raise PolicyConflict(
@@ -218,15 +307,26 @@ class Policy:
                 )
 
 
+def failed(call: PolicyCall, error: Exception) -> Verdict:
+    """The verdict where policy could not be evaluated (GATE-13)."""
+    return Verdict(
+        common.POLICY_ACTION_DENY,
+        common.DecidedBy(kind=common.DECIDED_BY_KIND_FAILURE, name="policy"),
+        f"Policy could not be evaluated for {call.full_name}, which denies it: {str(error) or type(error).__name__}",
+    )
+
+
 def grant_for(call: PolicyCall) -> common.GrantRule:
-    """What a decision with a wider scope than once would remember: this command or this path, never the whole
-    tool where it has one (GATE-09).
+    """What a decision with a wider scope than once would remember: this command, with these programs, or this
+    path, never the whole tool where it has one (GATE-09). Where the programs lie must have been looked up.
     """
+    found = {name: at.path for name, at in call.programs.items()}
     return common.GrantRule(
         provider=call.provider,
         tool=call.tool,
         command=[] if call.command is None else [call.command],
         path=[] if call.path is None else [call.path],
+        programs=common.FoundPrograms(path_of=found) if found else None,
     )
 
 
@@ -243,6 +343,7 @@ def covers(grant: common.GrantRule, other: common.GrantRule) -> bool:
         (grant.provider, grant.tool) == (other.provider, other.tool)
         and _within(other.command, grant.command)
         and _within(other.path, grant.path)
+        and all(grant.programs.path_of.get(name) == at for name, at in other.programs.path_of.items())
     )
 
 
@@ -270,12 +371,15 @@ def _within(narrow: Sequence[str], wide: Sequence[str]) -> bool:
 def _check_rule(rule: PolicyRule) -> None:
     where = f"policy rule {rule.name!r} ({rule.source})"
     match = rule.match
-    later = {"command": match.command, "path": match.path, "host": match.host}
-    for name, patterns in later.items():
-        if patterns:
-            raise PolicyError(
-                f"{where}: match.{name} is not supported; match by tool, provider, risk or kind instead"
-            )
+    checks = (
+        ("command", match.command, pattern_problem),
+        ("path", match.path, places.path_problem),
+        ("host", match.host, places.host_problem),
+    )
+    for name, patterns, problem_of in checks:
+        for pattern in sorted(patterns):
+            if (problem := problem_of(pattern)) is not None:
+                raise PolicyError(f"{where}: match.{name}: the pattern {pattern!r} {problem}")
     for name, patterns in {"tool": match.tool, "provider": match.provider}.items():
         if "" in patterns:
             raise PolicyError(
@@ -298,13 +402,26 @@ def _by_rule(rule: PolicyRule, call: PolicyCall) -> Verdict:
     )
 
 
-def _default(call: PolicyCall) -> Verdict:
+def _parts(call: PolicyCall) -> tuple[Sequence[Program | None], str]:
+    """What is evaluated by itself, and why a command line is not understood."""
+    if call.command is None:
+        return (None,), ""
+    line = understood(call.command)
+    return (line.programs, "") if line.programs else ((None,), line.problem)
+
+
+def _default(call: PolicyCall, problem: str) -> Verdict:
     low_risk_of_core = call.provider == CORE and call.risk == common.RISK_LOW
     asks = call.kind == common.TOOL_KIND_RESOURCE and not low_risk_of_core
     return Verdict(
         common.POLICY_ACTION_ASK if asks else common.POLICY_ACTION_ALLOW,
         common.DecidedBy(kind=common.DECIDED_BY_KIND_DEFAULT),
-        f"No policy rule matches {call.full_name}; the default is {'ask' if asks else 'allow'}.",
+        f"No policy rule matches {call.full_name}; the default is {'ask' if asks else 'allow'}."
+        + (
+            f" No rule that allows commands matches a line that is not understood: {problem}."
+            if problem
+            else ""
+        ),
     )
 
 

@@ -28,34 +28,12 @@ BUILTINS: Final = frozenset(
 
 EVALUATING: Final = frozenset(
     (
-        *(
-            ".",
-            "alias",
-            "bg",
-            "bind",
-            "break",
-            "builtin",
-            "caller",
-            "command",
-            "compgen",
-            "complete",
-            "compopt",
-        ),
+        *(".", "alias", "bg", "bind", "break", "builtin", "caller", "command", "compgen", "complete"),
+        "compopt",
         *("continue", "declare", "dirs", "disown", "enable", "eval", "exec", "export", "fc", "fg", "getopts"),
         *("hash", "help", "history", "jobs", "let", "local", "logout", "mapfile", "popd", "pushd", "read"),
-        *(
-            "readarray",
-            "readonly",
-            "return",
-            "set",
-            "shift",
-            "shopt",
-            "source",
-            "suspend",
-            "test",
-            "[",
-            "trap",
-        ),
+        *("readarray", "readonly", "return", "set", "shift", "shopt", "source", "suspend", "test"),
+        *("[", "trap"),
         *("typeset", "ulimit", "unalias", "unset", "wait", "chdir"),
     )
 )
@@ -63,23 +41,8 @@ EVALUATING: Final = frozenset(
 
 RESERVED: Final = frozenset(
     (
-        *(
-            "!",
-            "{",
-            "}",
-            "[[",
-            "]]",
-            "((",
-            "if",
-            "then",
-            "else",
-            "elif",
-            "fi",
-            "case",
-            "esac",
-            "for",
-            "select",
-        ),
+        *("!", "{", "}", "[[", "]]", "((", "if", "then", "else", "elif", "fi", "case", "esac", "for"),
+        "select",
         *("while", "until", "do", "done", "in", "function", "time", "coproc"),
     )
 )

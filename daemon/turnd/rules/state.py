@@ -42,6 +42,7 @@ __all__ = [
     "apply",
     "is_commitment",
     "position",
+    "remembered",
 ]
 
 
@@ -58,7 +59,7 @@ def apply(state: SessionState, event: event_pb2.Event) -> SessionState:
     if event.HasField("imported"):
         if state.created:
             raise Violation("imported event after session/created")
-        return _remembered(state, event)._replace(seq=event.seq)
+        return remembered(state, event)._replace(seq=event.seq)
     if not state.created and field != "session_created":
         raise Violation("first event is not session/created")
     if field is None:
@@ -94,6 +95,17 @@ def is_commitment(state: SessionState, event: event_pb2.Event) -> bool:
             return call is not None and call.kind == common.TOOL_KIND_RESOURCE
         case _:
             return False
+
+
+def remembered(state: SessionState, event: event_pb2.Event) -> SessionState:
+    """What an event leaves open that need not be lawful, as those of another log, and the numbers it has used."""
+    field = event.WhichOneof("data") or ""
+    if field in history.MARKERS:
+        state = history.MARKERS[field](state, event)
+    elif field in history.OPENS_OR_CLOSES:
+        with suppress(Violation):
+            state = _RULES[field](state, event)
+    return history.numbered(state, event)
 
 
 Rule = Callable[[SessionState, event_pb2.Event], SessionState]
@@ -137,17 +149,6 @@ _RULES: Final[dict[str, Rule]] = {
     "child_ended": calls.child_ended,
 }
 """By field of Event.data; what is not here may stand anywhere in a session."""
-
-
-def _remembered(state: SessionState, event: event_pb2.Event) -> SessionState:
-    """What an event of another log leaves open, and the numbers that it has used."""
-    field = event.WhichOneof("data") or ""
-    if field in history.MARKERS:
-        state = history.MARKERS[field](state, event)
-    elif field in history.OPENS_OR_CLOSES:
-        with suppress(Violation):
-            state = _RULES[field](state, event)
-    return history.numbered(state, event)
 
 
 def _check_envelope(state: SessionState, event: event_pb2.Event) -> None:

@@ -88,8 +88,11 @@ def tool_started(state: SessionState, event: event_pb2.Event) -> SessionState:
     _not_stopping(state, event)
     if call.attempt_open:
         raise Violation("tool/started twice")
-    if call.kind == common.TOOL_KIND_RESOURCE and not call.approved:
-        raise Violation("tool/started without approval")
+    if call.kind == common.TOOL_KIND_RESOURCE:
+        if not call.approved:
+            raise Violation("tool/started without approval")
+        if started.input != (call.corrected or call.input):
+            raise Violation("tool/started with another input than the approved one")
     if started.attempt != call.attempt + 1:
         raise Violation(f"tool/started expected attempt {call.attempt + 1}, got {started.attempt}")
     return _with_call(state, replace(call, attempt=started.attempt, attempt_open=True))
@@ -173,7 +176,9 @@ def approval_decided(state: SessionState, event: event_pb2.Event) -> SessionStat
     if call is not None:
         approved = decided.outcome == common.APPROVAL_OUTCOME_APPROVED
         remembered = approved and decided.scope in _REMEMBERED
-        state = _with_call(state, replace(call, approved=approved, allowed=remembered))
+        corrected = decided.corrected_input if approved else b""
+        call = replace(call, approved=approved, allowed=remembered, corrected=corrected or call.corrected)
+        state = _with_call(state, call)
     decision = _DECISIONS.get(decided.outcome)
     plan = state.plan
     if decision is not None and plan is not None:

@@ -52,29 +52,7 @@ def numbered(state: SessionState, event: event_pb2.Event) -> SessionState:
     return state
 
 
-def _turn_start(state: SessionState, event: event_pb2.Event) -> SessionState:
-    turn = event.turn_start.turn
-    if turn >= HIGHEST_NUMBER:
-        return state
-    return _without_step(state)._replace(open_turn=turn, next_step=1, stopping=None)
-
-
-def _turn_end(state: SessionState, event: event_pb2.Event) -> SessionState:
-    return _without_step(state)._replace(open_turn=None, stopping=None)
-
-
-def _step_start(state: SessionState, event: event_pb2.Event) -> SessionState:
-    step = event.step_start.step
-    if state.open_turn is None or step >= HIGHEST_NUMBER:
-        return state
-    return _without_step(state)._replace(open_step=step, next_step=max(state.next_step, step + 1))
-
-
-def _step_end(state: SessionState, event: event_pb2.Event) -> SessionState:
-    return _without_step(state)
-
-
-def _without_step(state: SessionState) -> SessionState:
+def without_step(state: SessionState) -> SessionState:
     """What a Step owned and did not close is passed over: the history makes up for results that are missing."""
     return state._replace(
         open_step=None,
@@ -84,6 +62,28 @@ def _without_step(state: SessionState) -> SessionState:
         plan=None,
         step_tokens=Tokens(),
     )
+
+
+def _turn_start(state: SessionState, event: event_pb2.Event) -> SessionState:
+    turn = event.turn_start.turn
+    if turn >= HIGHEST_NUMBER:
+        return state
+    return without_step(state)._replace(open_turn=turn, next_step=1, stopping=None)
+
+
+def _turn_end(state: SessionState, event: event_pb2.Event) -> SessionState:
+    return without_step(state)._replace(open_turn=None, stopping=None)
+
+
+def _step_start(state: SessionState, event: event_pb2.Event) -> SessionState:
+    step = event.step_start.step
+    if state.open_turn is None or step >= HIGHEST_NUMBER:
+        return state
+    return without_step(state)._replace(open_step=step, next_step=max(state.next_step, step + 1))
+
+
+def _step_end(state: SessionState, event: event_pb2.Event) -> SessionState:
+    return without_step(state)
 
 
 MARKERS: Final[dict[str, Callable[[SessionState, event_pb2.Event], SessionState]]] = {

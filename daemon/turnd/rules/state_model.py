@@ -65,7 +65,7 @@ class OpenCall:
     kind: common.ToolKind.ValueType
     risk: common.Risk.ValueType
     input: bytes
-    """As the model wrote it; what runs is in tool/started."""
+    """As the model wrote it."""
     index: int
     """Place in its message, from 0: the declaration order."""
     step: int
@@ -74,6 +74,8 @@ class OpenCall:
     attempt_open: bool = False
     allowed: bool = False
     """Policy allows it, also for a further attempt whose preconditions are new."""
+    corrected: bytes = b""
+    """What a person put in the place of the input; empty: nobody did (GATE-08)."""
     approved: bool = False
     """It may start now: allowed, or approved by someone for the state it was shown with."""
 

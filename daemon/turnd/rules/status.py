@@ -23,7 +23,7 @@ def advance(view: SessionView, event: event_pb2.Event) -> SessionView:
     kind = event.WhichOneof("data")
     if event.HasField("imported"):
         reason = event.turn_end.reason if kind == "turn_end" else view.last_reason
-        return view._replace(last_seq=event.seq, last_reason=reason)
+        return view._replace(last_seq=event.seq, last_reason=reason, history=view.history + 1)
     change = None if kind is None else _CHANGES.get(kind)
     if change is not None:
         view = change(view, event)
@@ -52,6 +52,8 @@ def to_session(view: SessionView, *, descendants_cost_nano_usd: int = 0) -> sess
         unattended=view.unattended,
         plan_mode=view.plan_mode,
         last_reason=view.last_reason,
+        history=view.history,
+        forked_from=view.forked_from,
     )
     session.created.FromMicroseconds(view.created_us)
     return session
@@ -90,6 +92,7 @@ def _session_created(view: SessionView, event: event_pb2.Event) -> SessionView:
         bounds=created.profile.bounds,
         unattended=created.unattended,
         plan_mode=created.plan_mode,
+        forked_from=created.forked_from if created.HasField("forked_from") else None,
     )
 
 
@@ -117,7 +120,7 @@ def _session_ended(view: SessionView, event: event_pb2.Event) -> SessionView:
 
 
 def _session_reopened(view: SessionView, event: event_pb2.Event) -> SessionView:
-    return view._replace(status=common.SESSION_STATUS_IDLE, steps_in_opening=0)
+    return view._replace(status=common.SESSION_STATUS_IDLE, begun=False)
 
 
 def _turn_start(view: SessionView, event: event_pb2.Event) -> SessionView:
@@ -145,8 +148,12 @@ def _step_start(view: SessionView, event: event_pb2.Event) -> SessionView:
     return view._replace(
         steps=view.steps + 1,
         steps_of_turn=view.steps_of_turn + 1,
-        steps_in_opening=view.steps_in_opening + 1,
+        begun=True,
     )
+
+
+def _limit_reached(view: SessionView, event: event_pb2.Event) -> SessionView:
+    return view._replace(begun=True)
 
 
 def _step_end(view: SessionView, event: event_pb2.Event) -> SessionView:
@@ -279,6 +286,7 @@ _CHANGES: Final[dict[str, Callable[[SessionView, event_pb2.Event], SessionView]]
     "turn_end": _turn_end,
     "step_start": _step_start,
     "step_end": _step_end,
+    "limit_reached": _limit_reached,
     "user_message": _user_message,
     "inbox_queued": _inbox_queued,
     "inbox_taken": _inbox_taken,

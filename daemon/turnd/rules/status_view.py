@@ -8,7 +8,7 @@ import immutables
 
 from turnd.rules.state_model import Tokens
 from turnd.v1 import common_pb2 as common
-from turnd.v1 import sessions_pb2
+from turnd.v1 import event_pb2, sessions_pb2
 
 DEFAULT_DEPTH: Final = 2
 """Levels of sub-agents below a root whose profile says nothing."""
@@ -38,6 +38,9 @@ class SessionView(NamedTuple):
     created_us: int = 0
     """Microseconds since the epoch, UTC."""
     last_seq: int = 0
+    history: int = 0
+    """Events at its beginning that are another log's (LOG-22)."""
+    forked_from: event_pb2.Origin | None = None
 
     turns: int = 0
     """Turns started."""
@@ -45,8 +48,8 @@ class SessionView(NamedTuple):
     """Steps started, in all Turns; what max_turns counts."""
     steps_of_turn: int = 0
     """Steps started in the open Turn, or else in the last one."""
-    steps_in_opening: int = 0
-    """Steps started since session/created or the last session/reopened (LOOP-06)."""
+    begun: bool = False
+    """A Step was started, or kept from it by a bound, since session/created or the last session/reopened (LOOP-06)."""
     cost_nano_usd: int = 0
     """Its own, without its descendants'."""
     tokens: Tokens = Tokens()

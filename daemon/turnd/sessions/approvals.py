@@ -7,35 +7,40 @@ lets requests expire, says to whom they went, and wakes the loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import structlog
 
-from turnd.ports import Clock, Log, LogFailed
+from turnd.ports import Clock, Correct, CorrectionRefused, Effective, Log, LogFailed
+from turnd.rules.canon import canonical, is_json
 from turnd.rules.event import Draft
-from turnd.rules.policy import PolicyCall, granted
+from turnd.rules.grants import Place, grant_text, is_certain, stored_rule
+from turnd.rules.plan import ready
+from turnd.rules.policy import covers
 from turnd.rules.state import Violation
 from turnd.sessions.answers import check_answer
 from turnd.sessions.presence import ALL, Presence
-from turnd.sessions.refusal import CommandRefused, invalid, not_found, not_now
+from turnd.sessions.refusal import Code, CommandRefused, invalid
 from turnd.sessions.requests import Answering
+from turnd.sessions.settled import Settled, Settlement, settlement_in
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2, sessions_pb2
-from turnd.v1.jsonform import enum_text
 
 log = structlog.get_logger(__name__)
 
 LOG_RETRY_S = 1.0
 """How often an expiry or a delivery is written again while the log takes nothing (V05)."""
 
-Settlement = event_pb2.ApprovalDecided | event_pb2.InteractiveAnswered
+MAX_RULES = 1000
+"""That decisions for always have stored; each plan that asks looks through them."""
 
 
 class Approvals:
     """Implements the port `People`, and the commands Decide and Answer.
 
-    The mutable state: one future and one expiry task for each open request, by session and request id: a fork has
-    the ids of the session that it shares a log with.
+    The mutable state: one future, one expiry task and what checks another input for each open request, by session and
+    request id: a fork has the ids of the session that it shares a log with.
     """
 
     def __init__(self, log: Log, clock: Clock, presence: Presence) -> None:
@@ -44,7 +49,9 @@ class Approvals:
         self._presence = presence
         self._waiting: dict[tuple[str, str], asyncio.Future[Settlement]] = {}
         self._expiry: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._correct: dict[tuple[str, str], Correct] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._settled_before = Settled(log)
         presence.on_arrival(self._client_arrived)
 
     # --- the port People ---
@@ -65,9 +72,18 @@ class Approvals:
         waiting = self._waiting.get((session, request_id))
         if waiting is not None:
             return await asyncio.shield(waiting)
-        found = await self._find_settled(session, request_id)
+        found = await self._settled_before.find(session, request_id)
         assert found is not None, f"{request_id} is neither open nor settled"
         return found[0]
+
+    @contextmanager
+    def correctable(self, session: str, request_id: str, correct: Correct) -> Iterator[None]:
+        """Decide asks `correct` what another input comes to."""
+        self._correct[session, request_id] = correct
+        try:
+            yield
+        finally:
+            del self._correct[session, request_id]
 
     # --- commands ---
 
@@ -78,19 +94,84 @@ class Approvals:
         view = self._log.view(request.session)
         opened = view.open_requests.get(request.approval)
         if opened is None or not opened.HasField("approval"):
-            raise await self._not_open(request.session, request.approval, "approval")
+            raise await self._settled_before.refusal(request.session, request.approval, "approval")
         asking = opened.session or request.session
-        decided = _decided(request, opened.approval)
+        effective = await self._effective(request, asking, opened.approval)
+        decided = _decided(request, opened.approval, effective)
+        if decided.scope == common.APPROVAL_SCOPE_ALWAYS:
+            await self._require_room()
+            place = Place.of(self._log.view(asking))
+            decided.stored.CopyFrom(stored_rule(place, request.approval))
         drafts = [Draft(asking, decided)]
-        if decided.HasField("grant"):
-            drafts += _equal_ones(self._open_below(asking), decided)
-        try:
-            await self._log.append(
-                *drafts, answered=answering.by(lambda _: sessions_pb2.DecideResponse(decided=decided))
+        if effective is not None:
+            drafts.insert(0, Draft(asking, ready([effective.item])))
+        answered = answering.by(lambda _: sessions_pb2.DecideResponse(decided=decided))
+        equal = self._equal_ones(asking, decided)
+        while True:
+            try:
+                await self._log.append(*drafts, *equal, answered=answered)
+            except Violation:
+                left = self._equal_ones(asking, decided)
+                if request.approval in self._log.view(asking).open_requests and len(left) < len(equal):
+                    # Somebody settled one of the equal ones meanwhile.
+                    equal = left
+                    continue
+                raise await self._settled_before.refusal(
+                    request.session, request.approval, "approval"
+                ) from None
+            return decided
+
+    async def _require_room(self) -> None:
+        if len(await self._log.remembered_rules()) >= MAX_RULES:
+            raise CommandRefused(
+                Code.RESOURCE_EXHAUSTED,
+                f"{MAX_RULES} rules are stored, which is all that there is room for: decide once or for the session, "
+                "or remove some (`turn policy` lists them, `turn policy remove NAME` removes one)",
             )
+
+    def _equal_ones(self, asking: str, decided: event_pb2.ApprovalDecided) -> list[Draft]:
+        """The same decision for every other open request that the remembered rule answers (GATE-09)."""
+        match decided.scope:
+            case common.APPROVAL_SCOPE_SESSION:
+                opened = self._open_below(asking)
+            case common.APPROVAL_SCOPE_ALWAYS:
+                opened = self._open_at(Place.of(self._log.view(asking)))
+            case _:
+                return []
+        return _equal_ones(opened, decided)
+
+    def _open_at(self, place: Place) -> list[sessions_pb2.OpenRequest]:
+        """The open requests of all sessions of a place: what a decision for always holds for."""
+        views = {session: self._log.view(session) for session, _ in self._waiting}
+        requests = (
+            views[session].open_requests.get(request_id)
+            for session, request_id in self._waiting
+            if Place.of(views[session]) == place
+        )
+        return [request for request in requests if request is not None]
+
+    async def _effective(
+        self, request: sessions_pb2.DecideRequest, asking: str, asked: event_pb2.ApprovalRequest
+    ) -> Effective | None:
+        """What a corrected input comes to; None where the proposed one stays. Raises CommandRefused: then the
+        request is open still (GATE-08).
+        """
+        data = request.corrected_input
+        if not data or (is_json(data) and canonical(data) == canonical(asked.item.input)):
+            return None
+        if not request.approve:
+            raise invalid("corrected_input", "a denial runs nothing, and takes no input: approve with it")
+        correct = self._correct.get((asking, request.approval))
+        if correct is None:
+            raise await self._settled_before.refusal(request.session, request.approval, "approval")
+        try:
+            return await correct(data)
+        except CorrectionRefused as wrong:
+            raise invalid(
+                "corrected_input", f"approval {request.approval} is still open, its input unchanged: {wrong}"
+            ) from None
         except Violation:
-            raise await self._not_open(request.session, request.approval, "approval") from None
-        return decided
+            raise await self._settled_before.refusal(request.session, request.approval, "approval") from None
 
     async def answer_question(
         self, request: sessions_pb2.AnswerRequest, answering: Answering[sessions_pb2.AnswerResponse]
@@ -98,7 +179,7 @@ class Approvals:
         """The first answer that fits the output schema; a bad one leaves the question open."""
         opened = self._log.view(request.session).open_requests.get(request.question)
         if opened is None or not opened.HasField("interactive"):
-            raise await self._not_open(request.session, request.question, "question")
+            raise await self._settled_before.refusal(request.session, request.question, "question")
         asking = opened.session or request.session
         check_answer(request.output, opened.interactive.output_schema)
         answered = event_pb2.InteractiveAnswered(
@@ -114,7 +195,7 @@ class Approvals:
                 answered=answering.by(lambda _: sessions_pb2.AnswerResponse(answered=answered)),
             )
         except Violation:
-            raise await self._not_open(request.session, request.question, "question") from None
+            raise await self._settled_before.refusal(request.session, request.question, "question") from None
         return answered
 
     def _open_below(self, session: str) -> list[sessions_pb2.OpenRequest]:
@@ -125,34 +206,12 @@ class Approvals:
         shown = self._log.view(view.root).open_requests.values()
         return [request for request in shown if session in request.path]
 
-    async def _not_open(self, session: str, request_id: str, kind: str) -> CommandRefused:
-        """The refusal of a late decision: who settled it, how and when."""
-        found = await self._find_settled(session, request_id)
-        if found is None:
-            return not_found(kind, request_id, f"session {session} has no {kind} {request_id}")
-        settled, at = found
-        outcome = _outcome_text(settled)
-        who = settled.client or ("the time-out" if outcome == "expired" else "the daemon")
-        return not_now(
-            f"{kind} {request_id} was settled before: {outcome} by {who} at {at}",
-            outcome=outcome,
-            decided_by=who,
-            decided_at=at,
-        )
-
-    async def _find_settled(self, session: str, request_id: str) -> tuple[Settlement, str] | None:
-        async for page in self._log.read(session):
-            for event in page:
-                settled = _settlement_in(event)
-                if settled is not None and settled.request_id == request_id:
-                    return settled, event.time.ToJsonString()
-        return None
-
     # --- what the log tells ---
 
     def committed(self, events: Sequence[event_pb2.Event]) -> None:
         """Takes note of requests and settlements as they are committed."""
         for event in events:
+            self._settled_before.committed(event)
             match event.WhichOneof("data"):
                 case "approval_request":
                     self._opened(event.session, event.approval_request.request_id, event.approval_request)
@@ -163,7 +222,7 @@ class Approvals:
                         event.session, event.interactive_request.request_id, event.interactive_request
                     )
                 case "approval_decided" | "interactive_answered":
-                    settled = _settlement_in(event)
+                    settled = settlement_in(event)
                     assert settled is not None
                     self._settled(event.session, settled)
                 case _:
@@ -250,28 +309,41 @@ class Approvals:
 
 
 def _decided(
-    request: sessions_pb2.DecideRequest, asked: event_pb2.ApprovalRequest
+    request: sessions_pb2.DecideRequest, asked: event_pb2.ApprovalRequest, effective: Effective | None
 ) -> event_pb2.ApprovalDecided:
-    if request.corrected_input:
-        raise invalid(
-            "corrected_input",
-            "this version takes no corrected input: deny with a reason, and the model tries again",
-        )
-    if request.scope == common.APPROVAL_SCOPE_ALWAYS:
-        raise invalid(
-            "scope",
-            "this version cannot store a rule for always, and does not narrow it: decide once or session",
-        )
-    remembered = request.approve and request.scope == common.APPROVAL_SCOPE_SESSION
+    grant = asked.grant if effective is None else effective.grant
+    scope = request.scope or common.APPROVAL_SCOPE_ONCE
+    remembered = scope != common.APPROVAL_SCOPE_ONCE
+    if remembered:
+        _require_shown(request, grant, corrected=effective is not None)
     return event_pb2.ApprovalDecided(
         request_id=asked.request_id,
         call_id=asked.item.call_id,
         outcome=common.APPROVAL_OUTCOME_APPROVED if request.approve else common.APPROVAL_OUTCOME_DENIED,
-        scope=common.APPROVAL_SCOPE_SESSION if remembered else common.APPROVAL_SCOPE_ONCE,
+        scope=scope,
         client=request.client,
         reason=request.reason,
-        grant=asked.grant if remembered else None,
+        corrected_input=b"" if effective is None else request.corrected_input,
+        grant=grant if remembered else None,
+        digest=None if effective is None else effective.digest,
     )
+
+
+def _require_shown(request: sessions_pb2.DecideRequest, grant: common.GrantRule, *, corrected: bool) -> None:
+    """What is remembered is the very rule that the client was shown, or else nothing is decided (A09)."""
+    if not request.approve:
+        raise invalid("scope", "a denial is for this item alone, and nothing of it is remembered: deny once")
+    if not is_certain(grant):
+        raise invalid(
+            "scope",
+            f"{grant.provider}.{grant.tool} does not say for certain what it is called with, so that nothing could be "
+            "remembered: decide once",
+        )
+    if (corrected or request.HasField("grant")) and request.grant != grant:
+        raise invalid(
+            "grant",
+            f"the rule that would be remembered is: {grant_text(grant)}; decide once, or name this rule",
+        )
 
 
 def _equal_ones(
@@ -282,45 +354,12 @@ def _equal_ones(
     for other in opened:
         if not other.HasField("approval") or other.approval.request_id == decided.request_id:
             continue
-        if granted(decided.grant, _call_of(other.approval)):
+        if covers(decided.grant, other.approval.grant):
             copy = event_pb2.ApprovalDecided()
             copy.CopyFrom(decided)
             copy.request_id = other.approval.request_id
             copy.call_id = other.approval.item.call_id
-            copy.ClearField("grant")
+            for field in ("grant", "stored", "corrected_input", "digest"):
+                copy.ClearField(field)
             equal.append(Draft(other.session, copy))
     return equal
-
-
-def _call_of(request: event_pb2.ApprovalRequest) -> PolicyCall:
-    """The call that a request asks about, as a remembered decision sees it."""
-    item, grant = request.item, request.grant
-    return PolicyCall(
-        provider=item.provider,
-        tool=item.tool,
-        kind=item.kind,
-        risk=item.risk,
-        input=item.input,
-        command=grant.command[0] if grant.command else None,
-        path=grant.path[0] if grant.path else None,
-    )
-
-
-def _settlement_in(event: event_pb2.Event) -> Settlement | None:
-    match event.WhichOneof("data"):
-        case "approval_decided":
-            return event.approval_decided
-        case "interactive_answered":
-            return event.interactive_answered
-        case "child_attention" if event.child_attention.HasField("decided"):
-            return event.child_attention.decided
-        case "child_attention" if event.child_attention.HasField("answered"):
-            return event.child_attention.answered
-        case _:
-            return None
-
-
-def _outcome_text(settled: Settlement) -> str:
-    if isinstance(settled, event_pb2.ApprovalDecided):
-        return enum_text(common.ApprovalOutcome, settled.outcome)
-    return enum_text(common.AnswerOutcome, settled.outcome)

@@ -21,6 +21,7 @@ from turnd.sessions.live import LiveSessions
 from turnd.sessions.places import Places
 from turnd.sessions.refusal import Code, CommandRefused, invalid, not_now
 from turnd.sessions.requests import Answering, Requests, once
+from turnd.sessions.standing import standing
 from turnd.sessions.surroundings import Surroundings
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2, sessions_pb2
@@ -114,7 +115,7 @@ class Commands:
         """A new, idle session in a directory, under a profile. Raises CommandRefused, LogFailed."""
         around = self._surroundings
         cwd = around.directory(request.cwd)
-        profile = around.profile(self._models, request.profile, request.model, request.bounds)
+        profile = await around.profile(self._models, cwd, request.profile, request.model, request.bounds)
         sandbox, unenforced = around.sandbox()
         session = self._ids.session()
         created = event_pb2.SessionCreated(
@@ -136,7 +137,7 @@ class Commands:
                 lambda events: sessions_pb2.CreateSessionResponse(session=_after(SessionView(), events))
             ),
         )
-        return sessions_pb2.CreateSessionResponse(session=alone(to_session(self._log.view(session))))
+        return sessions_pb2.CreateSessionResponse(session=await self._shown(session))
 
     async def list_sessions(
         self, request: sessions_pb2.ListSessionsRequest
@@ -147,17 +148,19 @@ class Commands:
         return await self._archive.list_(request, request.page_size or DEFAULT_PAGE)
 
     async def get_session(self, request: sessions_pb2.GetSessionRequest) -> sessions_pb2.GetSessionResponse:
-        """All of one session, as of its last event."""
+        """All of one session, as of its last committed event (LOG-11)."""
         session = await self._loaded(request.session)
         shared = await self._shared(self._log.view(session))
         subtree = await self._log.subtree(session)
-        state, view = self._log.state(session), self._log.view(session)
+        state, view = await self._log.committed(session)
+        refusal = self._log.refusal()
         spent = bounds.Spent(
             steps=view.steps, cost_nano_usd=subtree.cost_nano_usd, wall_clock_ms=view.active_ms
         )
         below = max(subtree.cost_nano_usd - view.cost_nano_usd, 0)
         session_shown = alone(to_session(view, descendants_cost_nano_usd=below))
         session_shown.estimated, session_shown.unpriced = subtree.estimated, subtree.unpriced
+        warnings, unusable = await self._workspace_says(view)
         return sessions_pb2.GetSessionResponse(
             session=session_shown,
             bounds=view.bounds,
@@ -170,7 +173,16 @@ class Commands:
             environment=dict(view.environment),
             sandbox=view.sandbox,
             unenforced=view.unenforced,
+            problems=[*([refusal] if refusal else []), *unusable],
+            warnings=warnings,
         )
+
+    async def _workspace_says(self, view: SessionView) -> tuple[Sequence[str], Sequence[str]]:
+        """What the workspace's own file asks for and does not get, and why it cannot be used (OPS-04)."""
+        try:
+            return (await self._surroundings.layer(view.workspace or view.cwd)).warnings, ()
+        except CommandRefused as unusable:
+            return (), (f"{unusable}\nuntil then, policy denies every call",)
 
     async def _wake(
         self, request: sessions_pb2.SendMessageRequest, sent: sessions_pb2.SendMessageResponse
@@ -181,6 +193,7 @@ class Commands:
             live.poke()
 
     @once(sessions_pb2.SendMessageResponse, _wake)
+    @standing
     async def send_message(
         self, request: sessions_pb2.SendMessageRequest, answering: Answering[sessions_pb2.SendMessageResponse]
     ) -> sessions_pb2.SendMessageResponse:
@@ -213,6 +226,7 @@ class Commands:
         return answer(events)
 
     @once(sessions_pb2.ClearQueueResponse)
+    @standing
     async def clear_queue(
         self, request: sessions_pb2.ClearQueueRequest, answering: Answering[sessions_pb2.ClearQueueResponse]
     ) -> sessions_pb2.ClearQueueResponse:
@@ -225,6 +239,7 @@ class Commands:
         return answer
 
     @once(sessions_pb2.DecideResponse)
+    @standing
     async def decide(
         self, request: sessions_pb2.DecideRequest, answering: Answering[sessions_pb2.DecideResponse]
     ) -> sessions_pb2.DecideResponse:
@@ -233,6 +248,7 @@ class Commands:
         return sessions_pb2.DecideResponse(decided=await self._approvals.decide(request, answering))
 
     @once(sessions_pb2.AnswerResponse)
+    @standing
     async def answer(
         self, request: sessions_pb2.AnswerRequest, answering: Answering[sessions_pb2.AnswerResponse]
     ) -> sessions_pb2.AnswerResponse:
@@ -241,6 +257,7 @@ class Commands:
         return sessions_pb2.AnswerResponse(answered=await self._approvals.answer_question(request, answering))
 
     @once(sessions_pb2.CancelResponse)
+    @standing
     async def cancel(
         self, request: sessions_pb2.CancelRequest, answering: Answering[sessions_pb2.CancelResponse]
     ) -> sessions_pb2.CancelResponse:
@@ -258,6 +275,7 @@ class Commands:
         return answer
 
     @once(sessions_pb2.ContinueResponse)
+    @standing
     async def continue_session(
         self, request: sessions_pb2.ContinueRequest, answering: Answering[sessions_pb2.ContinueResponse]
     ) -> sessions_pb2.ContinueResponse:
@@ -268,9 +286,10 @@ class Commands:
         await self._going_on.continue_(
             live, transition, request.allowance, request.client, answering.by(made)
         )
-        return made(())
+        return sessions_pb2.ContinueResponse(session=await self._shown(live.session))
 
     @once(sessions_pb2.ResumeResponse)
+    @standing
     async def resume(
         self, request: sessions_pb2.ResumeRequest, answering: Answering[sessions_pb2.ResumeResponse]
     ) -> sessions_pb2.ResumeResponse:
@@ -279,9 +298,10 @@ class Commands:
         transition = _transition(self._log.view(live.session), Command.RESUME)
         made = self._answer_with_session(live.session, sessions_pb2.ResumeResponse)
         await self._going_on.resume(live, transition, request.client, answering.by(made))
-        return made(())
+        return sessions_pb2.ResumeResponse(session=await self._shown(live.session))
 
     @once(sessions_pb2.UpdateSessionResponse)
+    @standing
     async def update_session(
         self,
         request: sessions_pb2.UpdateSessionRequest,
@@ -295,9 +315,11 @@ class Commands:
         _transition(self._log.view(live.session), Command.UPDATE)
         changed = event_pb2.SessionChanged()
         if request.HasField("profile"):
-            model = self._log.view(live.session).profile.model
+            view = self._log.view(live.session)
             changed.profile.CopyFrom(
-                self._surroundings.profile(self._models, request.profile, otherwise=model)
+                await self._surroundings.profile(
+                    self._models, view.workspace, request.profile, otherwise=view.profile.model
+                )
             )
         if request.HasField("environment"):
             kept = self._surroundings.environment(request.environment.environment)
@@ -312,9 +334,10 @@ class Commands:
         changed.client = request.client
         made = self._answer_with_session(live.session, sessions_pb2.UpdateSessionResponse)
         await self._log.append(Draft(live.session, changed), answered=answering.by(made))
-        return made(())
+        return sessions_pb2.UpdateSessionResponse(session=await self._shown(live.session))
 
     @once(sessions_pb2.CloseSessionResponse)
+    @standing
     async def close_session(
         self,
         request: sessions_pb2.CloseSessionRequest,
@@ -328,7 +351,7 @@ class Commands:
             return sessions_pb2.CloseSessionResponse(session=_after(self._log.view(live.session), events))
 
         await live.close(transition.next_status, request.client, answering.by(answer))
-        return sessions_pb2.CloseSessionResponse(session=alone(to_session(self._log.view(live.session))))
+        return sessions_pb2.CloseSessionResponse(session=await self._shown(live.session))
 
     async def read_output(
         self, request: sessions_pb2.ReadOutputRequest
@@ -368,6 +391,7 @@ class Commands:
             return await self._requests.once(start, sessions_pb2.ImportResponse, run, content=arrived.digest)
 
     @once(sessions_pb2.ForkResponse)
+    @standing
     async def fork(
         self, request: sessions_pb2.ForkRequest, answering: Answering[sessions_pb2.ForkResponse]
     ) -> sessions_pb2.ForkResponse:
@@ -392,8 +416,14 @@ class Commands:
         for ancestor in view.ancestors:
             await self._log.load(ancestor)
             spent = await self._log.subtree(ancestor)
-            shared.append((self._log.view(ancestor).bounds, spent.cost_nano_usd))
+            _, above = await self._log.committed(ancestor)
+            shared.append((above.bounds, spent.cost_nano_usd))
         return shared
+
+    async def _shown(self, session: str) -> sessions_pb2.Session:
+        """The session as it is on the disk."""
+        _, view = await self._log.committed(session)
+        return alone(to_session(view))
 
     async def _loaded(self, prefix: str) -> str:
         session = await self._archive.resolve(prefix)

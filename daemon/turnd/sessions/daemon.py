@@ -9,6 +9,8 @@ from typing import Protocol
 
 from turnd.sessions.housekeeping import Housekeeping
 from turnd.sessions.live import LiveSessions
+from turnd.sessions.policies import Policies
+from turnd.sessions.trust import Trust
 from turnd.v1 import daemon_pb2
 
 PROTOCOL = 1
@@ -64,6 +66,8 @@ class DaemonCommands:
         reload: Callable[[], Sequence[str]],
         log_problems: Callable[[], Sequence[str]],
         housekeeping: Housekeeping,
+        policies: Policies,
+        trust: Trust,
     ) -> None:
         self._about = about
         self._live = live
@@ -74,6 +78,8 @@ class DaemonCommands:
         self._reload = reload
         self._log_problems = log_problems
         self._housekeeping = housekeeping
+        self._policies = policies
+        self._trust = trust
 
     async def status(self, request: daemon_pb2.StatusRequest) -> daemon_pb2.StatusResponse:
         """The handshake: whoever gets this answer talks to a living daemon."""
@@ -102,6 +108,24 @@ class DaemonCommands:
     async def reload(self, request: daemon_pb2.ReloadRequest) -> daemon_pb2.ReloadResponse:
         """The configuration is read again; a wrong one is refused whole, and the old one stays in force."""
         return daemon_pb2.ReloadResponse(changed=self._reload())
+
+    async def list_policy(self, request: daemon_pb2.ListPolicyRequest) -> daemon_pb2.ListPolicyResponse:
+        """The rules in force, each with its place."""
+        return await self._policies.list(request)
+
+    async def remove_policy(self, request: daemon_pb2.RemovePolicyRequest) -> daemon_pb2.RemovePolicyResponse:
+        """A rule that a decision stored is removed. Raises CommandRefused."""
+        return await self._policies.remove(request)
+
+    async def explain_policy(
+        self, request: daemon_pb2.ExplainPolicyRequest
+    ) -> daemon_pb2.ExplainPolicyResponse:
+        """What the rules would say of one call. Raises CommandRefused."""
+        return await self._policies.explain(request)
+
+    async def trust(self, request: daemon_pb2.TrustRequest) -> daemon_pb2.TrustResponse:
+        """What a workspace's own file would widen, and the user's word for it. Raises CommandRefused."""
+        return await self._trust.run(request)
 
     async def cost(self, request: daemon_pb2.CostRequest) -> daemon_pb2.CostResponse:
         """What was spent, sub-agents included, told apart as the request says."""

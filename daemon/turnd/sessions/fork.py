@@ -32,10 +32,13 @@ class Forking:
         It works in the same directory, under profile, bounds, environment and modes as they were then. What was
         granted, spent, queued and asked is the other session's: the copied events are history (LOG-22).
         """
-        last = self._log.state(source).seq
+        state, _ = await self._log.committed(source)
+        last = state.seq
         seq = request.seq or last
         if seq > last:
-            text = f"seq: expected from 1 to {last}, which is the last event, found {seq}; 0 is the last one"
+            text = (
+                f"seq: expected from 1 to {last}, the last event, found {seq}; leave it out for the last one"
+            )
             raise CommandRefused(Code.OUT_OF_RANGE, text, "seq")
         past = await self._as_of(source, seq)
 

@@ -39,6 +39,9 @@ class Premises(Protocol):
     async def unused(self, before_us: int) -> Sequence[Unused]:
         """What could be removed, as of a time, and copies of the log that are older."""
 
+    async def kept(self, before_us: int) -> str:
+        """The session that is as old as what could be removed, and stays all the same; empty: there is none."""
+
     async def examine(self, full: bool) -> Sequence[daemon_pb2.DoctorCheck]:
         """Looks at all of it; with `full` also at every byte of the log."""
 
@@ -66,15 +69,17 @@ class Housekeeping:
         """
         if request.older_than_days > MAX_DAYS:
             raise invalid("older_than_days", f"at most {MAX_DAYS}, got {request.older_than_days}")
-        found = await self._premises.unused(self._clock.now_us() - request.older_than_days * _DAY_US)
+        before_us = self._clock.now_us() - request.older_than_days * _DAY_US
+        found = await self._premises.unused(before_us)
+        kept = await self._premises.kept(before_us)
         items = [unused.item for unused in found]
         if request.remove:
-            answered = answering.by(lambda _: _removed(items))
+            answered = answering.by(lambda _: _removed(items, kept))
             await self._remove(found, set(request.names), answered)
             if answered is not None:
                 await self._premises.record(answered)
-            return _removed(items)
-        return _answer(items, [item for item in items if item.removable])
+            return _removed(items, kept)
+        return _answer(items, [item for item in items if item.removable], kept)
 
     async def _remove(
         self, found: Sequence[Unused], wanted: set[str], answered: AnsweredRequest | None
@@ -107,18 +112,19 @@ class Housekeeping:
         return daemon_pb2.DoctorResponse(checks=await self._premises.examine(request.full))
 
 
-def _removed(items: Sequence[daemon_pb2.GcItem]) -> daemon_pb2.GcResponse:
-    return _answer(items, [item for item in items if item.removed])
+def _removed(items: Sequence[daemon_pb2.GcItem], kept: str) -> daemon_pb2.GcResponse:
+    return _answer(items, [item for item in items if item.removed], kept)
 
 
 def _answer(
-    items: Sequence[daemon_pb2.GcItem], counted: Sequence[daemon_pb2.GcItem]
+    items: Sequence[daemon_pb2.GcItem], counted: Sequence[daemon_pb2.GcItem], kept: str
 ) -> daemon_pb2.GcResponse:
     return daemon_pb2.GcResponse(
         what=[_text(item) for item in items],
         bytes=sum(item.bytes for item in counted),
         removed=any(item.removed for item in items),
         items=items,
+        kept=kept,
     )
 
 

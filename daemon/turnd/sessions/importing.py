@@ -12,11 +12,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, S
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from turnd.ports import AnsweredRequest, Ids, Log, Models
+from turnd.ports import AnsweredRequest, Ids, Models
 from turnd.rules.shown import alone
 from turnd.rules.status import SessionView, to_session
 from turnd.sessions.refusal import Code, CommandRefused, invalid
 from turnd.sessions.requests import Answering
+from turnd.sessions.standing import SettledLog
 from turnd.sessions.surroundings import Surroundings
 from turnd.v1 import event_pb2, sessions_pb2
 
@@ -26,7 +27,7 @@ STALLED_S: Final = 60.0
 """A client that sends nothing for so long in the middle of its file does not import it."""
 
 
-class HistoryLog(Log, Protocol):
+class HistoryLog(SettledLog, Protocol):
     """A log that makes sessions out of histories."""
 
     async def begin(
@@ -52,6 +53,8 @@ class Arrived:
     """Of the file's bytes."""
     faults: Sequence[sessions_pb2.LogFault]
     faults_in_all: int
+    causes: int
+    """Of all faults those that do not follow from another one."""
 
 
 class Importing:
@@ -73,7 +76,7 @@ class Importing:
 
         Directory, profile and environment are the client's, never the file's; the title is the file's.
         """
-        created = self._created(start)
+        created = await self._created(start)
         created.title = await asyncio.to_thread(_title, arrived.events)
         count = len(arrived.events)
 
@@ -83,6 +86,7 @@ class Importing:
                 faults=arrived.faults,
                 events=count,
                 faults_in_all=arrived.faults_in_all,
+                causes=arrived.causes,
             )
 
         made = await self._log.begin(
@@ -90,14 +94,14 @@ class Importing:
         )
         return answer(made)
 
-    def _created(self, start: sessions_pb2.ImportStart) -> event_pb2.SessionCreated:
+    async def _created(self, start: sessions_pb2.ImportStart) -> event_pb2.SessionCreated:
         around = self._surroundings
         cwd = around.directory(start.cwd)
         sandbox, unenforced = around.sandbox()
         return event_pb2.SessionCreated(
             cwd=cwd,
             workspace=cwd,
-            profile=around.profile(self._models, start.profile, start.model),
+            profile=await around.profile(self._models, cwd, start.profile, start.model),
             environment=around.environment(start.environment),
             client=start.client,
             sandbox=sandbox,

@@ -19,7 +19,7 @@ class LiveSessions:
         self._world = world
         self._settings = settings
         self._sessions: dict[str, LiveSession] = {}
-        self.tree = Tree(world.log, world.ids, self.get, profiles)
+        self.tree = Tree(world.log, world.ids, world.layers, self.get, profiles)
 
     async def get(self, session: str) -> LiveSession:
         """The one runner of a session, its log loaded (C09). Raises UnknownSession."""

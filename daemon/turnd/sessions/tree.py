@@ -10,8 +10,9 @@ from fnmatch import fnmatchcase
 import structlog
 
 from turnd.loop.session import LiveSession
-from turnd.ports import ChildRefused, ChildRequest, ChildResult, Ids, Log, Subtree
+from turnd.ports import ChildRefused, ChildRequest, ChildResult, Ids, Layers, LayerUnusable, Log, Subtree
 from turnd.rules.event import Draft
+from turnd.rules.layer import WorkspaceLayer
 from turnd.rules.lifecycle import is_ended
 from turnd.rules.state import Violation
 from turnd.rules.status import SessionView
@@ -52,10 +53,16 @@ class Tree:
     """
 
     def __init__(
-        self, log: Log, ids: Ids, live: Callable[[str], Awaitable[LiveSession]], profiles: Profiles
+        self,
+        log: Log,
+        ids: Ids,
+        layers: Layers,
+        live: Callable[[str], Awaitable[LiveSession]],
+        profiles: Profiles,
     ) -> None:
         self._log = log
         self._ids = ids
+        self._layers = layers
         self._live = live
         self._profiles = profiles
         self._below: dict[str, _Below] = {}
@@ -120,10 +127,11 @@ class Tree:
 
     async def run(self, parent: str, request: ChildRequest) -> ChildResult:
         above = await self._live(parent)
+        layer = await self._layer(self._log.view(parent))
         view = self._log.view(parent)
         if why := self._why_not(view):
             raise ChildRefused(why)
-        profile = self._profile(view, above, request)
+        profile = self._profile(view, above, layer, request)
         # Counted before anything is waited for, so that calls side by side cannot pass the limit together.
         self._members[view.root] = self._members.get(view.root, 0) + 1
         child = _Child(self._ids.session())
@@ -158,15 +166,23 @@ class Tree:
             )
         return ""
 
+    async def _layer(self, view: SessionView) -> WorkspaceLayer:
+        try:
+            return await self._layers.of(view.workspace)
+        except LayerUnusable as unusable:
+            raise ChildRefused(str(unusable)) from None
+
     def _place(self, view: SessionView) -> asyncio.Semaphore:
         """Where the sub-agents of a session wait for their turn; as many run as its profile says (SUB-03)."""
         most = max(view.profile.max_concurrent_subagents, 1)
         return self._places.setdefault(view.id, asyncio.Semaphore(most))
 
     def _profile(
-        self, view: SessionView, above: LiveSession, request: ChildRequest
+        self, view: SessionView, above: LiveSession, layer: WorkspaceLayer, request: ChildRequest
     ) -> common.ProfileSnapshot:
-        """What the child runs under: its own profile, within what the parent has left (BOUND-07, SUB-02)."""
+        """What the child runs under: its own profile as the workspace has it, within what the parent has left
+        (BOUND-07, SUB-02, OPS-04).
+        """
         if len(request.prompt.encode()) > MAX_PROMPT_BYTES:
             raise ChildRefused(f"the prompt is longer than {MAX_PROMPT_BYTES} bytes")
         if not request.prompt.strip():
@@ -177,7 +193,7 @@ class Tree:
             lawful = ", ".join(sorted(set(view.profile.may_spawn) & set(self._profiles())))
             raise ChildRefused(f"no profile {name!r} may be spawned here; choose one of: {lawful or 'none'}")
         profile = common.ProfileSnapshot()
-        profile.CopyFrom(found)
+        profile.CopyFrom(layer.over(found))
         profile.model = profile.model or view.profile.model
         depth = view.depth_left - 1
         profile.max_depth = min(depth, profile.max_depth) if profile.HasField("max_depth") else depth

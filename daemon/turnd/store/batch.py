@@ -67,9 +67,21 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Nothing of the batch is in the file."""
+    """Nothing of the batch is in the file, nor will be."""
 
     error: Exception
+    gone: bool = True
+    """False: the disk did not let it be cut off yet, and it may be in the file if the daemon is killed before."""
+
+    @property
+    def text(self) -> str:
+        """For whoever asked for the append."""
+        if self.gone:
+            return f"the log could not be written: {self.error}; nothing of this append was stored"
+        return (
+            f"the log could not be written: {self.error}; nothing of this append holds, but the disk did not let it "
+            "be taken out of the file yet: should turnd be killed before it does, look whether it is there"
+        )
 
 
 Outcome = Stored | Failed

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 WHOLE: Final = "whole"
@@ -29,11 +29,13 @@ def row_checksum(position: int, session: int, seq: int, blob: bytes) -> int:
     return crc32(blob, crc32(_PLACE.pack(position, session, seq)))
 
 
-def is_whole(position: object, session: object, seq: object, blob: object, stored: object) -> bool:
+def is_whole(position: Any, session: Any, seq: Any, blob: Any, stored: Any) -> bool:
     """The row is as it was stored; False for whatever is not even of the right type."""
-    if not (isinstance(position, int) and isinstance(session, int) and isinstance(seq, int)):
+    try:
+        found: bool = crc32(blob, crc32(_PLACE.pack(position, session, seq))) == stored
+    except (struct.error, TypeError):
         return False
-    return isinstance(blob, bytes) and row_checksum(position, session, seq, blob) == stored
+    return found
 
 
 def blob(table: str) -> str:

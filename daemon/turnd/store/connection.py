@@ -1,16 +1,17 @@
 """The writer's connection: its transactions, its grade of durability, its checkpoints, and a new one when it breaks.
 
-The mutable state is the connection, which is missing from when it broke until the file can be opened again, and its
-grade. All of it belongs to the writer's thread.
+The mutable state is the connection, which is missing from when it broke until the file can be opened again, its
+grade, and whether a commit that failed may still be in the WAL. All of it belongs to the writer's thread.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import structlog
 
@@ -23,6 +24,11 @@ from turnd.store.schema import (
     SchemaTooNew,
     open_for_writing,
 )
+from turnd.store.walend import WalEnd
+
+CUT_TRIES: Final = 10
+CUT_PAUSE_S: Final = 0.02
+"""Between two tries to cut off what a failed commit wrote; its caller hears of the failure after them."""
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +51,13 @@ class WritingConnection:
         self._wal = wal
         self._connection: sqlite3.Connection | None = open_for_writing(path)
         self._grade = ""
-        self._position = _last_position(self._connection)
+        self._uncut = False
+        try:
+            self._position = _last_position(self._connection)
+            self._end = WalEnd(path)
+        except BaseException:
+            self._connection.close()
+            raise
 
     @property
     def position(self) -> int:
@@ -57,9 +69,14 @@ class WritingConnection:
         """The next transaction has to open the file again first."""
         return self._connection is None
 
+    @property
+    def uncut(self) -> bool:
+        """What failed last may be in the file when this process is killed; nothing is written until it is cut off."""
+        return self._uncut
+
     @contextmanager
     def transaction(self, grade: Grade) -> Iterator[sqlite3.Connection]:
-        """All or nothing of what is done inside.
+        """All or nothing of what is done inside; what failed is not there either after a kill, unless `uncut`.
 
         Raises sqlite3.Error and OSError, FileChanged among them, or what the inside raised.
         """
@@ -69,8 +86,10 @@ class WritingConnection:
         try:
             yield connection
             connection.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             self._roll_back(connection)
+            if isinstance(error, sqlite3.Error | OSError):
+                self._cut_off_what_failed()
             raise
 
     def advanced(self, position: int) -> None:
@@ -88,12 +107,21 @@ class WritingConnection:
             log.warning("log_checkpoint_failed", error=str(error))
 
     def close(self) -> None:
-        """Lets the file go."""
+        """Lets the file go; this process has no other connection to it."""
+        if self._uncut:
+            self._cut_off_what_failed()
+        self._give_up()
+        self._end.close()
+
+    def _give_up(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def _opened(self) -> sqlite3.Connection:
+        # Before the file is opened again, too: where nobody else has it open, that takes whatever is in the WAL.
+        if self._uncut:
+            self._cut()
         if self._connection is None:
             self._connection = self._open_again()
             self._grade = ""
@@ -116,8 +144,7 @@ class WritingConnection:
                     f"{self._path} ended at position {self._position}, and now at {found}: it is another file; put "
                     "the file back, or restart turnd to go on with this one"
                 )
-            # As after every commit that failed: its frames must not be there when the process is killed.
-            self._checkpoint(connection, "TRUNCATE")
+            self._end.follow()
         except BaseException:
             connection.close()
             raise
@@ -136,7 +163,23 @@ class WritingConnection:
             connection.execute("ROLLBACK")
         except sqlite3.Error as error:
             log.warning("log_connection_broken", error=str(error))
-            self.close()
+            self._give_up()
+
+    def _cut_off_what_failed(self) -> None:
+        """Before anybody is told of the failure; where it cannot be done, the next transaction tries it first."""
+        self._uncut = True
+        for _ in range(CUT_TRIES):
+            try:
+                self._cut()
+            except OSError as error:
+                log.warning("log_wal_not_cut", error=str(error))
+                time.sleep(CUT_PAUSE_S)
+            else:
+                return
+
+    def _cut(self) -> None:
+        self._end.cut()
+        self._uncut = False
 
     def _checkpoint(self, connection: sqlite3.Connection, mode: str) -> None:
         # A reader that keeps its transaction open must not keep the writer waiting (LOG-10).

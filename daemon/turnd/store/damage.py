@@ -17,10 +17,17 @@ from pathlib import Path
 from typing import Final
 
 from turnd.store.checksum import CHECKSUM, MISFIT, define
-from turnd.store.pages import FoundRow, GarbledRow, event_rows, rows_behind
+from turnd.store.pages import FoundRow, GarbledRow, event_rows, last_seqs, rows_behind
 from turnd.store.queries import OWNER
 from turnd.store.rebuild import Progress, rebuild
-from turnd.store.schema import OWN, create_private, open_for_writing, read_only_uri, sync_directory
+from turnd.store.schema import (
+    OWN,
+    PAGE_BYTES,
+    create_private,
+    open_for_writing,
+    read_only_uri,
+    sync_directory,
+)
 
 _SUFFIXES: Final = ("-shm", "-wal", "")
 """Of the files that a database has; the one that counts is renamed last."""
@@ -61,6 +68,16 @@ class Recovery:
     cuts: Sequence[Cut]
     notes: Sequence[str]
     """About rows that do not fit their checksums, and tables whose rows are not derived from events."""
+
+    @property
+    def losses(self) -> Mapping[str, str]:
+        """For each session that was kept in part, in words for whoever reads it."""
+        return {
+            cut.session: f"the log was damaged here: of this session's events those from {cut.kept + 1} to at least "
+            f"{cut.last} were lost; the damaged log is kept as {self.damaged}"
+            for cut in self.cuts
+            if cut.kept
+        }
 
     def __str__(self) -> str:
         text = (
@@ -111,6 +128,21 @@ def recover(database: Path, reason: str, now_us: int, progress: Progress) -> Rec
     sync_directory(database.parent)
     damaged = _take_place(database, complete)
     return Recovery(reason, damaged, rebuilt.events, rebuilt.sessions, cuts, notes)
+
+
+def put_stand_in(database: Path) -> None:
+    """Puts a first page in the place of a file that is missing or empty, and whose WAL is to be recovered.
+
+    SQLite deletes the WAL of a file without content.
+    """
+    new = _beside(database, "recovering")
+    _remove(new)
+    with closing(open_for_writing(new)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    os.truncate(new, PAGE_BYTES)
+    _sync(new)
+    new.rename(database)
+    sync_directory(database.parent)
 
 
 def finish_interrupted(database: Path) -> str:
@@ -255,11 +287,13 @@ def _contiguous(connection: sqlite3.Connection, session: str) -> int:
 
 
 def _promised(database: Path) -> Mapping[str, int]:
-    """The last seq of each session by the table of sessions and by the index of events, as far as SQLite can read them.
+    """The last seq of each session by the table of sessions and by the index of events, as far as they can be read.
 
     Where the table was derived from what could be read, only the index knows of the rest.
     """
     promised: dict[str, int] = {}
+    for session, last in last_seqs(database):
+        promised[session] = max(last, promised.get(session, 0))
     for query in _LAST_SEQS:
         with suppress(sqlite3.Error), closing(_reading(database)) as connection:
             for session, last in connection.execute(query):

@@ -32,7 +32,8 @@ class NetworkFileSystem(Exception):
     def __init__(self, path: Path, kind: str) -> None:
         super().__init__(
             f"{path} is on {kind}, a network file system, where SQLite's WAL is unsafe; "
-            "put the state directory on a local disk, or accept the risk in the configuration"
+            "put the state directory on a local disk, or accept the risk in the configuration: "
+            "[storage] accept_network_file_system = true"
         )
         self.kind = kind
 

@@ -7,7 +7,7 @@ session that has the newest event of the log stays until another has one, so tha
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,17 +74,26 @@ class EndedTree:
 def ended_before(path: Path, before_us: int) -> Sequence[EndedTree]:
     """Trees whose newest event is older than a time, oldest first. For a thread. Raises sqlite3.Error."""
     with closing(_reading(path)) as connection:
-        newest = connection.execute(_NEWEST).fetchone()
-        trees: dict[int, list[tuple[Member, bool, int]]] = {}
-        for root, key, session, last_seq, status, unsettled, updated_us in connection.execute(_TREES):
-            over = status in _ENDED and not unsettled and updated_us < before_us and (key,) != newest
-            trees.setdefault(root, []).append((Member(key, session, last_seq), over, updated_us))
+        newest = _newest(connection)
         found = [
-            _described(connection, [member for member, _, _ in tree], max(us for _, _, us in tree))
-            for tree in trees.values()
-            if all(over for _, over, _ in tree)
+            _described(connection, members, updated_us)
+            for members, updated_us in _over(connection, before_us)
+            if all(member.key != newest for member in members)
         ]
     return sorted(found, key=lambda tree: tree.updated_us)
+
+
+def kept_for_its_place(path: Path, before_us: int) -> str:
+    """The root of the tree that is as old and stays, as it has the newest event; empty: there is none. For a thread.
+
+    Raises sqlite3.Error.
+    """
+    with closing(_reading(path)) as connection:
+        newest = _newest(connection)
+        for members, _ in _over(connection, before_us):
+            if any(member.key == newest for member in members):
+                return members[0].id
+    return ""
 
 
 def all_sessions(path: Path) -> set[str]:
@@ -107,9 +116,25 @@ def removal(tree: EndedTree, request: Request | None = None) -> Callable[[sqlite
     return remove
 
 
+def _newest(connection: sqlite3.Connection) -> int | None:
+    row = connection.execute(_NEWEST).fetchone()
+    return None if row is None else row[0]
+
+
+def _over(connection: sqlite3.Connection, before_us: int) -> Iterator[tuple[list[Member], int]]:
+    """Trees that have ended before a time, with the time of their newest event."""
+    trees: dict[int, list[tuple[Member, bool, int]]] = {}
+    for root, key, session, last_seq, status, unsettled, updated_us in connection.execute(_TREES):
+        over = status in _ENDED and not unsettled and updated_us < before_us
+        trees.setdefault(root, []).append((Member(key, session, last_seq), over, updated_us))
+    for tree in trees.values():
+        if all(over for _, over, _ in tree):
+            yield [member for member, _, _ in tree], max(us for _, _, us in tree)
+
+
 def _remove(tree: EndedTree, connection: sqlite3.Connection) -> None:
     keys = [member.key for member in tree.members]
-    newest = connection.execute(_NEWEST).fetchone()
+    newest = _newest(connection)
     for member in tree.members:
         row = connection.execute(
             "SELECT last_seq, status, unsettled FROM sessions WHERE key = ? AND id = ?",
@@ -117,7 +142,7 @@ def _remove(tree: EndedTree, connection: sqlite3.Connection) -> None:
         ).fetchone()
         if row is None or row[0] != member.last_seq or row[1] not in _ENDED or row[2]:
             raise SessionChanged(member.id)
-        if (member.key,) == newest:
+        if member.key == newest:
             raise SessionChanged(member.id)
         children = connection.execute("SELECT key FROM sessions WHERE parent = ?", (member.id,))
         if any(key not in keys for (key,) in children):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,9 @@ LARGE_WAL_BYTES: Final = 64 * 2**20
 """A WAL of which so much is in use, where 4 MiB are usual, is kept from being emptied by a reader."""
 MAX_PROBLEMS: Final = 100
 """Problems that are kept; there is no more to know from the others."""
+
+_OF_THE_FILE: Final = (sqlite3.OperationalError, sqlite3.DatabaseError)
+"""Other errors of SQLite are about a single statement."""
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +56,35 @@ class WalWatch:
             log.info("log_wal_emptied")
 
 
+class TakingWatch:
+    """Whether the log takes anything: what keeps it from that, from the first commit that fails to the next that
+    does not (LOG-14).
+
+    The writer tells it in its thread, before whoever asked for the commit hears of it; anybody may ask.
+    """
+
+    def __init__(self) -> None:
+        self._problem = ""
+
+    @property
+    def problem(self) -> str:
+        """Empty where all is well."""
+        return self._problem
+
+    def refused(self, error: Exception) -> None:
+        """Takes why a commit failed; where that is about what was to be written, others can be."""
+        if isinstance(error, OSError) or type(error) in _OF_THE_FILE:
+            self._problem = (
+                f"the log takes nothing: {error}; make room, or see to the disk: then sessions go on"
+            )
+
+    def took(self) -> None:
+        """Something was committed."""
+        if self._problem:
+            log.info("log_takes_events_again")
+            self._problem = ""
+
+
 class Health:
     """Opens the file, has it checked, and keeps what is wrong with it. For the thread of the loop.
 
@@ -67,12 +99,14 @@ class Health:
         self._check: BackgroundCheck | None = None
         self._checked: asyncio.Task[None] | None = None
         self.wal = WalWatch(large_wal_bytes)
+        self.taking = TakingWatch()
 
-    async def open(self) -> None:
-        """See `opening.open_file`, whose errors it raises."""
-        opened = await asyncio.to_thread(open_file, self._path, self._clock.now_us)
+    async def open(self, *, used_before: bool) -> Mapping[str, str]:
+        """See `opening.open_file`, whose errors it raises; by session, what it lost."""
+        opened = await asyncio.to_thread(open_file, self._path, self._clock.now_us, used_before=used_before)
         self._unclean = opened.unclean
         self._problems += opened.notes
+        return opened.losses
 
     def check_behind(self) -> None:
         """Begins the check that an unclean stop calls for; its outcome is in the log and in `problems`."""
@@ -84,7 +118,8 @@ class Health:
     @property
     def problems(self) -> Sequence[str]:
         """What is known to be wrong, in words for people."""
-        return [*self._problems, self.wal.problem] if self.wal.problem else [*self._problems]
+        watched = (self.taking.problem, self.wal.problem)
+        return [*self._problems, *(problem for problem in watched if problem)]
 
     def damaged(self, problem: str) -> None:
         """Something of the file cannot be read: said, and the next start recovers."""

@@ -32,6 +32,8 @@ class Hold:
     """The right to open one log. The kernel drops it with the process, however that ends."""
 
     database: Path
+    used_before: bool
+    """Somebody has held it before, ever."""
     _descriptor: int
 
     @classmethod
@@ -41,13 +43,14 @@ class Hold:
         What an earlier daemon left in the lock file means nothing: only the kernel's lock counts.
         """
         lock = database.with_name(LOCK_NAME)
+        used_before = lock.exists()
         while True:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _is_at(descriptor, lock):
                     _write_note(descriptor, {"pid": os.getpid(), "version": version, "socket": socket})
-                    return cls(database, descriptor)
+                    return cls(database, used_before, descriptor)
             except BlockingIOError:
                 holder = _read_note(descriptor)
                 os.close(descriptor)

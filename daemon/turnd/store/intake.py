@@ -168,6 +168,22 @@ class Intake:
         """Returns when everything that the writer has answered is settled, which takes a few turns of the loop."""
         await self._idle.wait()
 
+    async def settle_session(self, live: Live) -> None:
+        """Returns when all that is in flight of a session now is settled. Without a time-out, as the disk has none."""
+        waiting = [pending.done for pending in self._of(live)]
+        if waiting:
+            await asyncio.wait(waiting)
+
+    async def caught_up(self, live: Live, seq: int) -> None:
+        """Returns when all that the file has of a session, which is up to this seq, is settled."""
+        while (live.durable is None or live.durable.state.seq < seq) and (pending := self._of(live)):
+            await asyncio.wait({pending[0].done})
+
+    def _of(self, live: Live) -> list[_Pending]:
+        if not live.in_flight:
+            return []
+        return [pending for pending in self._pending if any(part.live is live for part in pending.parts)]
+
     def _settle_some(self) -> None:
         settled: list[tuple[_Pending, Outcome]] = []
         committed: list[Committed] = []
@@ -277,9 +293,8 @@ def _tell(settled: Sequence[tuple[_Pending, Outcome]]) -> None:
         match outcome:
             case Stored():
                 pending.done.set_result([entry.event for entry in pending.batch.entries])
-            case Failed(error):
-                text = f"the log could not be written: {error}; nothing of this append was stored"
-                pending.done.set_exception(LogFailed(text))
+            case Failed():
+                pending.done.set_exception(LogFailed(outcome.text))
                 # A caller that was cancelled does not come for it.
                 pending.done.exception()
 

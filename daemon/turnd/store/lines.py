@@ -20,6 +20,10 @@ class NotAnEvent:
     """What is wrong with a line that is not the JSON form of an event."""
 
     problem: str
+    hopeless: bool = False
+    """Of the whole file: no line of it can be read."""
+    alone: bool = True
+    """It takes the place of an event; False: the line's event comes as well."""
 
 
 class Lines:
@@ -77,14 +81,19 @@ class Lines:
 
     def _line(self, line: bytes, *, cut: bool = False) -> None:
         self._number += 1
-        if line.strip():
+        if self._number == 1 and line.startswith(codecs.BOM_UTF8):
+            line = line.removeprefix(codecs.BOM_UTF8)
+            self._wanted = self._take(self._number, _MARKED)
+        if line.strip() and self._wanted:
             self._wanted = self._take(self._number, _event_of(line, cut=cut))
             self._pace.passed(len(line))
 
 
 _BLANK_LINES: Final = re.compile(rb"(?:[ \t\r\f\v]*+\n)++")
+_MARKED: Final = NotAnEvent(
+    "it begins with a byte order mark: save the file as UTF-8 without one", alone=False
+)
 _FOREIGN: Final = (
-    (codecs.BOM_UTF8, "it begins with a byte order mark: save the file as UTF-8 without one"),
     (codecs.BOM_UTF16_LE, "not UTF-8: it begins as a file in UTF-16 does; save it as UTF-8"),
     (codecs.BOM_UTF16_BE, "not UTF-8: it begins as a file in UTF-16 does; save it as UTF-8"),
     (b"\x1f\x8b", "not UTF-8: it is compressed with gzip; unpack it first"),
@@ -95,7 +104,7 @@ _FOREIGN: Final = (
 def _event_of(line: bytes, *, cut: bool) -> event_pb2.Event | NotAnEvent:
     for mark, problem in _FOREIGN:
         if line.startswith(mark):
-            return NotAnEvent(problem)
+            return NotAnEvent(problem, hopeless=True)
     try:
         return event_from_json(line.decode())
     except UnicodeDecodeError as error:

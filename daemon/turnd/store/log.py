@@ -10,8 +10,17 @@ from dataclasses import dataclass
 from functools import partial
 
 import structlog
+from google.protobuf.message import DecodeError
 
-from turnd.ports import AnsweredRequest, Clock, LogFailed, StoredAnswer, Subtree, UnknownSession
+from turnd.ports import (
+    AnsweredRequest,
+    Clock,
+    LogFailed,
+    RememberedRule,
+    StoredAnswer,
+    Subtree,
+    UnknownSession,
+)
 from turnd.rules.attention import with_attention
 from turnd.rules.event import Draft
 from turnd.rules.state import SessionState
@@ -30,7 +39,8 @@ from turnd.store.live import Live
 from turnd.store.pace import Pace
 from turnd.store.reader import Reader, Row
 from turnd.store.reading import Reading, UnreadableLog
-from turnd.store.recover import Repaired, repair
+from turnd.store.recover import Repaired, repair, tell_losses
+from turnd.store.remembered import removal as removal_of_rule
 from turnd.store.residents import Residents
 from turnd.store.writer import Writer
 from turnd.v1 import event_pb2
@@ -89,14 +99,14 @@ class EventLog:
         """
         if not self._accept_network_file_system:
             require_local(self._hold.database.parent)
-        await self._health.open()
+        losses = await self._health.open(used_before=self._hold.used_before)
         loop = asyncio.get_running_loop()
 
         def report(outcomes: Sequence[Outcome]) -> None:
             loop.call_soon_threadsafe(intake.settle, outcomes)
             loop.call_soon_threadsafe(self._health.committed, outcomes)
 
-        writer = Writer(self._hold.database, report, self._health.wal)
+        writer = Writer(self._hold.database, report, self._health.wal, self._health.taking)
         self._position = await asyncio.wrap_future(writer.start())
         try:
             reader = await Reader.open(self._hold.database)
@@ -111,6 +121,7 @@ class EventLog:
         residents = Residents(intake, catalogue, reading, self._health.damaged)
         self._parts = _Parts(writer, reader, catalogue, intake, reading, residents)
         repaired = await repair(self, catalogue, self.unload)
+        await tell_losses(self, losses, self.unload)
         self._health.check_behind()
         return repaired
 
@@ -165,6 +176,30 @@ class EventLog:
     def view(self, session: str) -> SessionView:
         """As of the last accepted event. Raises SessionNotLoaded."""
         return self._loaded(session).accepted.view
+
+    async def committed(self, session: str) -> tuple[SessionState, SessionView]:
+        """State and view as of the last committed event, and not before what a read of the file can have seen.
+
+        Raises UnknownSession, SessionNotLoaded.
+        """
+        row = await self._open.catalogue.row(session)
+        live = self._loaded(session)
+        await self._open.intake.caught_up(live, row.last_seq)
+        if live.durable is None:
+            raise UnknownSession(f"no session has the id {session!r}")
+        return live.durable.state, live.durable.view
+
+    def in_flight(self, session: str) -> bool:
+        """Something of the session is accepted and not settled. Raises SessionNotLoaded."""
+        return self._loaded(session).in_flight > 0
+
+    def failures(self, session: str) -> int:
+        """How often the session has gone back to what is on disk. Raises SessionNotLoaded."""
+        return self._loaded(session).generation
+
+    async def settle(self, session: str) -> None:
+        """Returns when all that is in flight of the session now is stored or has failed. Raises SessionNotLoaded."""
+        await self._open.intake.settle_session(self._loaded(session))
 
     async def append(self, *drafts: Draft, answered: AnsweredRequest | None = None) -> list[event_pb2.Event]:
         """Checks, numbers and commits the drafts in one transaction, then publishes them.
@@ -234,6 +269,24 @@ class EventLog:
         """What a client's command was answered, as far back as answers are kept (RPC-04)."""
         return await self._open.reader.answer(request_id)
 
+    async def remembered_rules(self) -> Sequence[RememberedRule]:
+        """What decisions for always stored, oldest first, as committed (GATE-09). Raises LogFailed."""
+        try:
+            return await self._open.reader.remembered_rules()
+        except (sqlite3.Error, DecodeError) as error:
+            raise LogFailed(f"the rules that decisions have stored could not be read: {error}") from error
+
+    async def forget_rule(self, name: str, answered: AnsweredRequest | None = None) -> None:
+        """Removes such a rule, with the command that asks for it, in one transaction.
+
+        Raises KeyError where there is none of this name, and LogFailed.
+        """
+        request = None if answered is None else answer_of(answered, (), self._clock.now_us())
+        try:
+            await self._do(removal_of_rule(name, request))
+        except (sqlite3.Error, OSError) as error:
+            raise LogFailed(f"the log could not be written: {error}; the rule is still there") from error
+
     @property
     def catalogue(self) -> Catalogue:
         """Which sessions there are, as committed."""
@@ -246,6 +299,10 @@ class EventLog:
     def problems(self) -> Sequence[str]:
         """What is wrong with the file and does not stop the daemon, in words for people."""
         return self._health.problems
+
+    def refusal(self) -> str:
+        """Why the log takes nothing just now, in words for people; empty where it does (LOG-14)."""
+        return self._health.taking.problem
 
     async def wait_checked(self) -> None:
         """Returns when the check behind is done, or where there is none."""

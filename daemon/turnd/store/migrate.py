@@ -150,10 +150,14 @@ def _back_up(path: Path, version: int, now_us: int) -> Path:
                 if _extent(copy) == extent:
                     return earlier
         backup = path.with_name(f"{path.name}.version-{version}-{time_text(now_us)}")
-        partial = backup.with_name(f"{backup.name}.partial")
+        # Of one name, so that one which a kill has left makes room for the next.
+        partial = path.with_name(f"{path.name}.version-{version}.partial")
         partial.unlink(missing_ok=True)
         create_private(partial)
         with closing(sqlite3.connect(partial)) as copy:
+            # It is nothing until it is whole, and is synced then.
+            copy.execute("PRAGMA journal_mode = OFF")
+            copy.execute("PRAGMA synchronous = OFF")
             source.backup(copy)
             # One file is the whole copy, also where the original is in WAL mode.
             copy.execute("PRAGMA journal_mode = DELETE")

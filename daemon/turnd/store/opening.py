@@ -12,17 +12,18 @@ events of those sessions that a repair is about to append to.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import structlog
 from google.protobuf.message import DecodeError
 
 from turnd.store.checksum import MISFIT, columns, is_whole, of_session
-from turnd.store.damage import finish_interrupted, recover, suspect, suspicion
+from turnd.store.damage import finish_interrupted, put_stand_in, recover, suspect, suspicion
 from turnd.store.migrate import MigrationFailed, migrate
 from turnd.store.rebuild import Progress, Rebuilt, is_shaped, rebuild
 from turnd.store.schema import (
@@ -49,6 +50,14 @@ _STALE = """
         OR (SELECT coalesce(max(session), 0) FROM events) > (SELECT coalesce(max(key), 0) FROM sessions)
 """
 
+_LOST: Final = MappingProxyType(
+    {
+        "requests": "a command that was carried out before, and is sent again with its request id, is carried out "
+        "twice",
+        "policy_rules": "what people had approved for always is asked about again",
+    }
+)
+"""What it means that a table of OWN is empty."""
 _LAST: Final = f"SELECT {columns('stored')} FROM events AS stored ORDER BY position DESC LIMIT 1"  # noqa: S608 - our own names
 
 
@@ -59,30 +68,49 @@ class Opened:
     unclean: bool
     """A daemon did not stop in order, and the file has not been checked since."""
     notes: Sequence[str]
+    losses: Mapping[str, str]
+    """By session that was kept in part: what its readers must know."""
 
 
-def open_file(path: Path, now_us: Callable[[], int]) -> Opened:
+def open_file(path: Path, now_us: Callable[[], int], *, used_before: bool = False) -> Opened:
     """Makes the file one that this turnd can use; a new one is left for the writer to make.
+
+    `used_before`: a turnd has run here before, so that there should be one.
 
     Raises SchemaTooNew and NotALog, which leave it untouched; MigrationFailed, which leaves it as it was; OSError
     or sqlite3.Error where it cannot be opened, or there is no room to recover it.
     """
     notes: list[str] = []
+    if path.exists() and not path.is_file():
+        raise NotALog(path, "it is no ordinary file")
     finished = finish_interrupted(path)
     if finished:
         notes.append(finished)
         log.error("log_recovered", problem=finished)
-    if not path.exists() or path.stat().st_size == 0:
-        return Opened(unclean=False, notes=notes)
-    reason = _why_not_sound(path, now_us, notes)
+    if gone := _gone(path):
+        wal = read_wal(wal_of(path))
+        if not wal.frames and not wal.lost:
+            if used_before:
+                notes.append(f"{gone}, and a new one was made; if it was moved, stop turnd and put it back")
+                log.error("log_gone", problem=notes[-1])
+            return Opened(unclean=False, notes=notes, losses={})
+        suspect(path, f"{gone}, and its WAL holds committed events")
+        put_stand_in(path)
+    try:
+        reason = _why_not_sound(path, now_us, notes)
+    except sqlite3.Error as error:
+        # SQLite does not say which file it was.
+        raise type(error)(f"the log {path} cannot be opened: {error}") from error
+    losses: Mapping[str, str] = {}
     if reason:
         if not is_ours(path):
             raise NotALog(path, reason)
         log.error("log_damaged", problem=reason)
         recovery = recover(path, reason, now_us(), _told("log_recovery"))
         notes.append(str(recovery))
+        losses = recovery.losses
         log.error("log_recovered", problem=str(recovery))
-    return Opened(is_unchecked(path), notes)
+    return Opened(is_unchecked(path), notes, losses)
 
 
 def checked(path: Path) -> None:
@@ -110,6 +138,13 @@ def is_unchecked(path: Path) -> bool:
 
 def _unchecked(path: Path) -> Path:
     return path.with_name(f"{path.name}.unchecked")
+
+
+def _gone(path: Path) -> str:
+    """That there is no file, or one without content, which turnd never makes; an empty text where there is more."""
+    if not path.exists():
+        return f"the log {path} was missing"
+    return "" if path.stat().st_size else f"the log {path} was empty"
 
 
 def _why_not_sound(path: Path, now_us: Callable[[], int], notes: list[str]) -> str:
@@ -151,8 +186,10 @@ def _derive_what_is_missing(connection: sqlite3.Connection, notes: list[str]) ->
     if not {"events", "events_of_session"} <= tables:
         raise Damaged("the table of events or its index is missing")
     for table in OWN.keys() - tables:
-        log.warning("log_table_made", table=table)
         connection.executescript(f"BEGIN IMMEDIATE;{OWN[table]}COMMIT;")
+        note = f"the log's table {table} was missing, and has been made anew and empty: {_LOST[table]}"
+        notes.append(note)
+        log.error("log_table_made", problem=note)
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application != APPLICATION_ID:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

@@ -1,4 +1,4 @@
-"""The rows of `events` read from the pages of a file without SQLite, which gives up at the first page that is damaged.
+"""The rows of `events`, and of `sessions`, read from the pages of a file without SQLite.
 
 Rows are never changed, so that every copy of a row is as good as any other. A row counts where it is whole, fits its
 checksum, its blob is an event, and the event has the row's seq; rows from before version 2 have no checksum. Pages that
@@ -9,9 +9,7 @@ page, unless the newest one may be among the garbled frames of the WAL.
 
 from __future__ import annotations
 
-import mmap
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +18,18 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from turnd.store.checksum import is_whole
-from turnd.store.schema import PAGE_BYTES
+from turnd.store.image import Image, Unreadable, open_image, page_size_of_file
 from turnd.store.walfile import read_wal, wal_of
-from turnd.v1 import event_pb2
+from turnd.v1 import event_pb2, sessions_pb2
 
 _LEAF_OF_TABLE: Final = 0x0D
+_NULL: Final = 0
 _INTEGER_BYTES: Final = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8, 8: 0, 9: 0}
 """By serial type."""
+_SESSIONS_COLUMNS: Final = 15
+_SESSIONS_ID: Final = 1
+_SESSIONS_LAST_SEQ: Final = 8
+"""Of the table `sessions`: how many columns it has, and the places of two of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,146 +52,69 @@ class GarbledRow:
     seq: int
 
 
-class Unreadable(Exception):
-    """A cell is no whole row of events."""
-
-
-@dataclass(slots=True)
-class Image:
-    """A file and its WAL, page by page."""
-
-    page_size: int
-    usable: int
-    file: bytes | mmap.mmap
-    wal: bytes | mmap.mmap
-    versions: Sequence[int]
-    """Where in the WAL each version of a page begins, oldest first."""
-    newest: Mapping[int, int]
-    """For each page where its last version in the WAL begins."""
-
-    def page(self, number: int) -> bytes:
-        """The last version of a page. Raises Unreadable."""
-        start = self.newest.get(number)
-        where, start = (self.file, (number - 1) * self.page_size) if start is None else (self.wal, start)
-        content = bytes(where[start : start + self.page_size]) if start >= 0 else b""
-        if len(content) != self.page_size:
-            raise Unreadable(f"there is no page {number}")
-        return content
-
-    def pages(self) -> Iterator[bytes]:
-        """Every page that is in use, but the first, which holds no rows of events."""
-        free = self._free()
-        last = max(len(self.file) // self.page_size, max(self.newest, default=0))
-        for number in range(2, last + 1):
-            if number not in free:
-                with suppress(Unreadable):
-                    yield self.page(number)
-
-    def all_versions(self) -> Iterator[bytes]:
-        """Every version of every page but the first, the newest ones first."""
-        for start in reversed(self.versions):
-            yield bytes(self.wal[start : start + self.page_size])
-        for start in range(self.page_size, len(self.file) - self.page_size + 1, self.page_size):
-            yield bytes(self.file[start : start + self.page_size])
-
-    def _free(self) -> set[int]:
-        """The pages that are in no use, as far as the list of them can be followed."""
-        free: set[int] = set()
-        with suppress(Unreadable):
-            trunk = int.from_bytes(self.page(1)[32:36], "big")
-            while trunk and trunk not in free:
-                free.add(trunk)
-                content = self.page(trunk)
-                count = min(int.from_bytes(content[4:8], "big"), self.usable // 4 - 2)
-                free.update(struct.unpack_from(f">{count}I", content, 8))
-                trunk = int.from_bytes(content[:4], "big")
-        return free
-
-
 def event_rows(database: Path) -> Iterator[FoundRow | GarbledRow]:
     """The rows of events as of the last transaction that SQLite takes, in no order."""
     with ExitStack() as stack:
-        image = _open(database, stack, behind=False)
+        image = open_image(database, stack)
         for page in image.pages():
             yield from _rows(image, page)
+
+
+def last_seqs(database: Path) -> Iterator[tuple[str, int]]:
+    """Sessions and their last seqs, as the rows of `sessions` say that are whole; only good for an account of loss."""
+    with ExitStack() as stack:
+        image = open_image(database, stack)
+        for page in image.pages():
+            for pointer in _cells(page):
+                for usable in image.usable:
+                    with suppress(Unreadable, DecodeError, IndexError):
+                        yield _last_seq(image, page, pointer, usable)
 
 
 def rows_behind(database: Path) -> Iterator[FoundRow | GarbledRow]:
     """What a garbled WAL holds behind that place, and older versions of pages; in no order, some several times."""
     with ExitStack() as stack:
-        if read_wal(wal_of(database), _page_size(database)).behind:
-            image = _open(database, stack, behind=True)
+        if read_wal(wal_of(database), page_size_of_file(database)).behind:
+            image = open_image(database, stack, behind=True)
             for page in image.all_versions():
                 yield from _rows(image, page)
 
 
-def _open(database: Path, stack: ExitStack, *, behind: bool) -> Image:
-    file, wal = (_mapped(path, stack) for path in (database, wal_of(database)))
-    page_size = _page_size(database)
-    read = read_wal(wal_of(database), page_size)
-    frames = [*read.frames, *read.behind] if behind else read.frames
-    if read.page_size != page_size:
-        frames = []
-    return Image(
-        page_size,
-        page_size - (file[20] if len(file) > 20 else 0),
-        file,
-        wal,
-        [frame.offset for frame in frames],
-        {frame.page: frame.offset for frame in frames},
-    )
-
-
-def _page_size(database: Path) -> int:
-    """As the header of the file says, or else that of its WAL."""
-    with database.open("rb") as file:
-        said = int.from_bytes(file.read(18)[16:], "big")
-    if 512 <= said <= 32768 and said & (said - 1) == 0:
-        return said
-    return 65536 if said == 1 else read_wal(wal_of(database)).page_size or PAGE_BYTES
-
-
-def _mapped(path: Path, stack: ExitStack) -> bytes | mmap.mmap:
-    if not path.exists() or path.stat().st_size == 0:
-        return b""
-    file = stack.enter_context(path.open("rb"))
-    return stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
-def _rows(image: Image, page: bytes) -> Iterator[FoundRow | GarbledRow]:
+def _cells(page: bytes) -> Iterator[int]:
+    """Where the cells of a leaf of a table begin."""
     if page[0] != _LEAF_OF_TABLE:
         return
     cells = min(int.from_bytes(page[3:5], "big"), (len(page) - 8) // 2)
     for index in range(cells):
-        pointer = int.from_bytes(page[8 + 2 * index : 10 + 2 * index], "big")
-        try:
-            yield _row(image, page, pointer)
-        except (Unreadable, DecodeError, IndexError):
-            continue
+        yield int.from_bytes(page[8 + 2 * index : 10 + 2 * index], "big")
 
 
-def _row(image: Image, page: bytes, at: int) -> FoundRow | GarbledRow:
-    length, at = _varint(page, at)
-    position, at = _varint(page, at)
-    payload = _payload(image, page, at, length)
-    header_length, cursor = _varint(payload, 0)
-    types = []
-    while cursor < header_length:
-        serial, cursor = _varint(payload, cursor)
-        types.append(serial)
+def _rows(image: Image, page: bytes) -> Iterator[FoundRow | GarbledRow]:
+    for pointer in _cells(page):
+        garbled = None
+        for usable in image.usable:
+            try:
+                found = _row(image, page, pointer, usable)
+            except (Unreadable, DecodeError, IndexError):
+                continue
+            if isinstance(found, FoundRow):
+                yield found
+                break
+            garbled = found
+        else:
+            if garbled is not None:
+                yield garbled
+
+
+def _row(image: Image, page: bytes, at: int, usable: int) -> FoundRow | GarbledRow:
+    position, types, values = _record(image, page, at, usable)
     # The rowid stands in for `position`, then session (a number, a text in version 0), seq, blob, and in version 2 the
     # checksum.
-    if len(types) not in (4, 5) or types[0] != 0 or types[3] < 12 or types[3] % 2:
+    if len(types) not in (4, 5) or types[0] != _NULL or not _is_blob(types[3]):
         raise Unreadable("no row of events")
-    ends = [cursor]
-    for serial in types[1:]:
-        ends.append(ends[-1] + _size(serial))
-    if ends[-1] != len(payload):
-        raise Unreadable("the row is not whole")
-    seq = _integer(types[2], payload[ends[1] : ends[2]])
-    blob = payload[ends[2] : ends[3]]
+    seq, blob = _integer(types[2], values[2]), values[3]
     if len(types) == 5:
-        key, checksum = _integer(types[1], payload[cursor : ends[1]]), _integer(types[4], payload[ends[3] :])
+        key, checksum = _integer(types[1], values[1]), _integer(types[4], values[4])
         if not is_whole(position, key, seq, blob, checksum):
             return GarbledRow(position, seq)
     event = event_pb2.Event.FromString(blob)
@@ -198,15 +124,47 @@ def _row(image: Image, page: bytes, at: int) -> FoundRow | GarbledRow:
     return FoundRow(position, event.session, seq, blob, creates)
 
 
+def _last_seq(image: Image, page: bytes, at: int, usable: int) -> tuple[str, int]:
+    _, types, values = _record(image, page, at, usable)
+    if len(types) != _SESSIONS_COLUMNS or not _is_blob(types[-1]):
+        raise Unreadable("no row of sessions")
+    session = sessions_pb2.Session.FromString(values[-1])
+    if not session.id or session.id.encode() != values[_SESSIONS_ID]:
+        raise Unreadable("the session is not that of the row")
+    return session.id, _integer(types[_SESSIONS_LAST_SEQ], values[_SESSIONS_LAST_SEQ])
+
+
+def _record(image: Image, page: bytes, at: int, usable: int) -> tuple[int, Sequence[int], Sequence[bytes]]:
+    """A row's rowid, the serial types of its columns, and their contents."""
+    length, at = _varint(page, at)
+    rowid, at = _varint(page, at)
+    payload = _payload(image, page, at, length, usable)
+    header_length, cursor = _varint(payload, 0)
+    types = []
+    while cursor < header_length:
+        serial, cursor = _varint(payload, cursor)
+        types.append(serial)
+    values = []
+    for serial in types:
+        values.append(payload[cursor : cursor + _size(serial)])
+        cursor += _size(serial)
+    if cursor != len(payload):
+        raise Unreadable("the row is not whole")
+    return rowid, types, values
+
+
+def _is_blob(serial: int) -> bool:
+    return serial >= 12 and serial % 2 == 0
+
+
 def _integer(serial: int, content: bytes) -> int:
     if serial not in _INTEGER_BYTES:
-        raise Unreadable("no row of events")
+        raise Unreadable("no number")
     return {8: 0, 9: 1}.get(serial, int.from_bytes(content, "big", signed=True))
 
 
-def _payload(image: Image, page: bytes, at: int, length: int) -> bytes:
+def _payload(image: Image, page: bytes, at: int, length: int, usable: int) -> bytes:
     """The content of a cell, with what is on overflow pages."""
-    usable = image.usable
     if length <= usable - 35:
         return page[at : at + length]
     least = (usable - 12) * 32 // 255 - 23
@@ -228,8 +186,10 @@ def _payload(image: Image, page: bytes, at: int, length: int) -> bytes:
 def _size(serial: int) -> int:
     if serial >= 12:
         return (serial - 12) // 2
+    if serial == _NULL:
+        return 0
     if serial not in _INTEGER_BYTES:
-        raise Unreadable("no row of events")
+        raise Unreadable("a type that no column has")
     return _INTEGER_BYTES[serial]
 
 

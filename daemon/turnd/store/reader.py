@@ -10,9 +10,10 @@ from typing import Final, Self
 
 import aiosqlite
 
-from turnd.ports import StoredAnswer, Subtree
+from turnd.ports import RememberedRule, StoredAnswer, Subtree
 from turnd.store import ledger, queries
 from turnd.store.checksum import MISFIT, WHOLE, is_whole
+from turnd.store.remembered import RULES, rules_of
 from turnd.store.schema import read_only_uri
 from turnd.v1 import daemon_pb2
 
@@ -141,6 +142,10 @@ class Reader:
         """What was answered to a client's command."""
         rows = await self._connection.execute_fetchall(queries.ANSWER, (request_id,))
         return next((StoredAnswer(*row) for row in rows), None)
+
+    async def remembered_rules(self) -> list[RememberedRule]:
+        """What decisions for always stored, oldest first."""
+        return rules_of(await self._connection.execute_fetchall(RULES))
 
     async def count(self) -> int:
         """How many sessions there are."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from turnd.ports import Log
 from turnd.rules import closing
+from turnd.rules.event import Draft
 from turnd.rules.lifecycle import is_ended
 from turnd.rules.state import SessionState
 from turnd.store.catalogue import Catalogue
@@ -48,6 +49,15 @@ async def repair(event_log: Log, catalogue: Catalogue, unload: Callable[[str], N
             repaired.append(Repaired(row.id, len(events)))
         unload(row.id)
     return repaired
+
+
+async def tell_losses(event_log: Log, losses: Mapping[str, str], unload: Callable[[str], None]) -> None:
+    """Notes in each session that was kept in part what is missing, where its readers see it (LOG-16)."""
+    for session, text in losses.items():
+        await event_log.load(session)
+        if not event_log.state(session).ended:
+            await event_log.append(Draft(session, event_pb2.Note(text=text), synthetic=True))
+        unload(session)
 
 
 async def _ended_children(catalogue: Catalogue, state: SessionState) -> dict[str, event_pb2.ChildEnded]:

@@ -129,6 +129,18 @@ CREATE TABLE requests (
 ) WITHOUT ROWID;
 CREATE INDEX requests_by_age ON requests (at_us);
 """,
+        "policy_rules": """
+CREATE TABLE policy_rules (
+    name TEXT PRIMARY KEY,
+    workspace TEXT NOT NULL,
+    profile TEXT NOT NULL,
+    cwd TEXT NOT NULL,
+    rule BLOB NOT NULL,
+    session TEXT NOT NULL,
+    client TEXT NOT NULL,
+    at_us INTEGER NOT NULL
+) WITHOUT ROWID;
+""",
     }
 )
 """What stands beside the events and cannot be derived from them."""
@@ -256,7 +268,9 @@ def version_of(path: Path) -> int:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             rows = connection.execute("SELECT name FROM sqlite_schema").fetchall()
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):
+            # Of these statements the general error can only be about a header that SQLite does not understand.
+            about_file = error.sqlite_errorcode == sqlite3.SQLITE_ERROR
+            if isinstance(error, sqlite3.OperationalError) and not about_file:
                 raise
             if is_ours(path):
                 raise Damaged(str(error)) from None
@@ -269,11 +283,12 @@ def version_of(path: Path) -> int:
         raise Damaged(f"its header names the file formats {formats[0]} and {formats[1]}, expected 1 or 2")
     if application == 0 and version == 0 and not names:
         return NEW
-    # Before files were stamped, version 1 was told by its tables.
-    if application != APPLICATION_ID and not (
-        application == 0 and version and {"events", "sessions"} <= names
-    ):
+    # Before files were stamped, version 1 was told by its tables; and a stamp may be damaged.
+    told = {"events", "sessions"} if application == 0 else {"events", *DERIVED, *OWN}
+    if application != APPLICATION_ID and not (version and told <= names):
         raise NotALog(path, f"a database with application id {application:#x} and schema version {version}")
+    if version < 0:
+        raise Damaged(f"its header names the schema version {version}")
     if version > VERSION:
         raise SchemaTooNew(path, version)
     return int(version)

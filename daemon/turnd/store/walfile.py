@@ -23,8 +23,10 @@ HEADER_BYTES: Final = 32
 FRAME_HEADER_BYTES: Final = 24
 _MAGIC: Final = 0x377F0682
 """With the last bit set the checksums are over big-endian words."""
-_INDEX_FRAMES: Final = slice(16, 20)
+INDEX_FRAMES: Final = slice(16, 20)
 """Where the WAL's index says how many frames of it are taken, in the machine's own order of bytes."""
+INDEX_MADE: Final = 12
+"""Where it says that it was made."""
 _MASK: Final = 0xFFFFFFFF
 
 
@@ -75,7 +77,7 @@ def holds_more(database: Path) -> bool:
         if len(header) < HEADER_BYTES:
             return False
         _, _, page_size = struct.unpack(">3I", header[:12])
-        if not (_is_header(header) and _is_page_size(page_size)):
+        if not (_is_header(header) and is_page_size(page_size)):
             return file.read(1) != b""
         committed = number = 0
         while len(frame := file.read(FRAME_HEADER_BYTES)) == FRAME_HEADER_BYTES:
@@ -91,13 +93,24 @@ def _taken(database: Path) -> int:
     with closing(sqlite3.connect(read_only_uri(database), uri=True)) as connection:
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         with suppress(FileNotFoundError), database.with_name(f"{database.name}-shm").open("rb") as index:
-            start = index.read(_INDEX_FRAMES.stop)
-            return int.from_bytes(start[_INDEX_FRAMES], sys.byteorder)
+            start = index.read(INDEX_FRAMES.stop)
+            return int.from_bytes(start[INDEX_FRAMES], sys.byteorder)
     return 0
 
 
+def page_size_of(path: Path) -> int:
+    """What the header of a WAL says, which has a checksum of its own; 0 where it is not whole, or there is none."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(HEADER_BYTES)
+    except FileNotFoundError:
+        return 0
+    whole = len(header) == HEADER_BYTES and _is_header(header)
+    return int.from_bytes(header[8:12], "big") if whole else 0
+
+
 def read_wal(path: Path, page_size: int = 0) -> Wal:
-    """The frames of a WAL. `page_size` is that of the file, for one whose own header does not say it any more."""
+    """The frames of a WAL. `page_size` is that of the file, for one whose own header is not whole any more."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -110,8 +123,8 @@ def read_wal(path: Path, page_size: int = 0) -> Wal:
         sums = struct.unpack(">2I", header[24:32])
         words = ">" if magic & 1 else "<"
         whole = _is_header(header)
-        size = said if _is_page_size(said) else page_size
-        if not _is_page_size(size):
+        size = said if (whole or not page_size) and is_page_size(said) else page_size
+        if not is_page_size(size):
             return Wal(0, (), (), unknown=path.stat().st_size > HEADER_BYTES)
         scan = _Scan(words, sums, header[16:24] if whole else b"", gap=not whole)
         offset = HEADER_BYTES
@@ -160,7 +173,8 @@ def _is_header(header: bytes) -> bool:
     return magic | 1 == _MAGIC | 1 and _checksum(">" if magic & 1 else "<", header[:24], (0, 0)) == sums
 
 
-def _is_page_size(size: int) -> bool:
+def is_page_size(size: int) -> bool:
+    """SQLite makes files with pages of this size."""
     return 512 <= size <= 65536 and size & (size - 1) == 0
 
 

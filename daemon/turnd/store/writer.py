@@ -21,15 +21,17 @@ from turnd.store.answers import forget_requests, write_request
 from turnd.store.batch import Batch, Change, Failed, Outcome, Stored
 from turnd.store.checksum import row_checksum
 from turnd.store.connection import Grade, WritingConnection
-from turnd.store.health import WalWatch
+from turnd.store.health import TakingWatch, WalWatch
 from turnd.store.projections import write_event_rows, write_session_row
+from turnd.store.remembered import remember
+from turnd.store.schema import VERSION
 
 MAX_BATCHES_IN_TRANSACTION: Final = 1024
 MAX_BYTES_IN_TRANSACTION: Final = 8 * 2**20
 CHECKPOINT_BYTES: Final = 4 * 2**20
 """About how much is written into the WAL between two checkpoints."""
 IDLE_S: Final = 1.0
-"""Without work for so long, the WAL is emptied and old requests are forgotten."""
+"""Without work for so long, the WAL is emptied and old requests are forgotten; a log that took nothing is tried."""
 _TRANSACTION_BYTES: Final = 32 * 2**10
 """What a transaction costs in the WAL beside its events: pages of tables and indexes."""
 
@@ -62,10 +64,11 @@ class Writer:
     The queue has no bound of its own: whoever submits admits no more than a stated number (see `EventLog`).
     """
 
-    def __init__(self, path: Path, report: Report, wal: WalWatch) -> None:
+    def __init__(self, path: Path, report: Report, wal: WalWatch, taking: TakingWatch) -> None:
         self._path = path
         self._report = report
         self._wal = wal
+        self._taking = taking
         self._queue: queue.SimpleQueue[Batch | Errand | _Stop] = queue.SimpleQueue()
         self._opened: Future[int] = Future()
         self.ended: Future[None] = Future()
@@ -120,10 +123,11 @@ class Writer:
     def _serve(self) -> None:
         while True:
             try:
-                first = self._queue.get(
-                    timeout=IDLE_S if self._since_checkpoint or self._wal.problem else None
-                )
+                due = self._since_checkpoint or self._wal.problem or self._taking.problem
+                first = self._queue.get(timeout=IDLE_S if due else None)
             except queue.Empty:
+                if self._taking.problem:
+                    self._try()
                 self._forget_requests()
                 self._checkpoint("TRUNCATE")
                 continue
@@ -175,10 +179,10 @@ class Writer:
 
     def _failed(self, error: Exception) -> Failed:
         log.error("log_commit_failed", error=str(error), kind=type(error).__name__)
-        # A commit whose sync failed is whole in the WAL, and a start after a kill would take it for one that stands:
-        # the WAL is cut. On a full disk this can give room back as well.
+        self._taking.refused(error)
+        # On a full disk this can give room back.
         self._checkpoint("TRUNCATE")
-        return Failed(error)
+        return Failed(error, gone=not self._connection.uncut)
 
     def _transaction(self, batches: Sequence[Batch]) -> Sequence[Stored]:
         self._since_checkpoint += _TRANSACTION_BYTES + sum(batch.size for batch in batches)
@@ -196,6 +200,7 @@ class Writer:
             for change in latest.values():
                 write_session_row(connection, change)
         self._connection.advanced(position)
+        self._taking.took()
         requests = [batch.request.at_us for batch in batches if batch.request is not None]
         self._newest_request_us = max(requests, default=self._newest_request_us)
         return stored
@@ -208,8 +213,10 @@ class Writer:
             with self._connection.transaction("FULL") as connection:
                 errand.work(connection)
         except Exception as error:  # noqa: BLE001 - it goes to whoever asked for the work
+            self._taking.refused(error)
             errand.done.set_exception(error)
         else:
+            self._taking.took()
             errand.done.set_result(None)
 
     def _refuse_errands(self) -> None:
@@ -218,6 +225,16 @@ class Writer:
             left = self._queue.get_nowait()
             if isinstance(left, Errand) and left.done.set_running_or_notify_cancel():
                 left.done.set_exception(sqlite3.ProgrammingError("the log is closed"))
+
+    def _try(self) -> None:
+        """Writes a page as it is: nobody has to append something for the log to be known to be well again."""
+        try:
+            with self._connection.transaction("FULL") as connection:
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+        except (sqlite3.Error, OSError) as error:
+            self._taking.refused(error)
+        else:
+            self._taking.took()
 
     def _forget_requests(self) -> None:
         try:
@@ -239,6 +256,7 @@ def _insert(connection: sqlite3.Connection, batch: Batch, position: int) -> int:
         row = (position, entry.key, entry.event.seq, entry.blob)
         rows.append((*row, row_checksum(*row)))
         write_event_rows(connection, position, entry.key, entry.event)
+        remember(connection, entry.event)
     connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", rows)
     if batch.request is not None:
         write_request(connection, batch.request)

@@ -18,8 +18,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from turnd.v1 import jsonwire
 from turnd.v1.jsonplan import ALIASES, UNKNOWN, FieldPlan, Kind, plan_of
-from turnd.v1.jsontext import elements, members, value
+from turnd.v1.jsontext import elements, end_of, members, value
 
+_EXCERPT: Final = 40
+"""Characters of a wrong value that an error shows."""
 _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z")
 
 
@@ -217,4 +219,6 @@ def _base64(found: str, field: str = "") -> bytes:
 
 
 def _excerpt(text: str, start: int) -> str:
-    return text[start : start + 40].split("\n", 1)[0]
+    """The value that begins there, and nothing of what follows it."""
+    found = text[start : end_of(text, start)]
+    return found if len(found) <= _EXCERPT else f"{found[:_EXCERPT]}..."

@@ -81,7 +81,7 @@ def whole(text: str) -> tuple[int, int]:
     except UnicodeEncodeError:
         raise NotJson("half of a surrogate pair is not Unicode text") from None
     start = _skip(text, 0)
-    end = _end(text, start)
+    end = end_of(text, start)
     if _skip(text, end) != len(text):
         raise NotJson(f"expected the end at character {end}, found more")
     return start, end
@@ -94,7 +94,7 @@ def members(text: str, start: int) -> Iterator[tuple[str, int, int]]:
         name = found.group(1)
         if "\\" in name:
             name = json.loads(f'"{name}"')
-        end = _end(text, found.end())
+        end = end_of(text, found.end())
         yield name, found.end(), end
         at = _comma(text, end)
 
@@ -103,9 +103,21 @@ def elements(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Begin and end of each element of the array that begins there, in a text that is JSON."""
     at = _skip(text, start + 1)
     while text[at] != "]":
-        end = _end(text, at)
+        end = end_of(text, at)
         yield at, end
         at = _skip(text, _comma(text, end))
+
+
+def end_of(text: str, start: int) -> int:
+    """Where the value that begins there ends. NotJson where there is none."""
+    try:
+        return _SPANS.raw_decode(text, start)[1]
+    except RecursionError:
+        raise NotJson("nested too deeply") from None
+    except NotJson:
+        raise
+    except ValueError as error:
+        raise NotJson(str(error)) from None
 
 
 def _skip(text: str, at: int) -> int:
@@ -117,17 +129,6 @@ def _skip(text: str, at: int) -> int:
 def _comma(text: str, at: int) -> int:
     found = _COMMA.match(text, at)
     return at if found is None else found.end()
-
-
-def _end(text: str, start: int) -> int:
-    try:
-        return _SPANS.raw_decode(text, start)[1]
-    except RecursionError:
-        raise NotJson("nested too deeply") from None
-    except NotJson:
-        raise
-    except ValueError as error:
-        raise NotJson(str(error)) from None
 
 
 def _depth(text: str) -> int:
