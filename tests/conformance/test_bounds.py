@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
-from tests.harness import running_daemon
+from tests.harness import RunningDaemon, running_daemon
 from tests.marks import NEEDS_CELLS
 
 from turnd.v1 import common_pb2 as common
@@ -40,9 +45,85 @@ async def test_a_bound_ends_with_one_step_without_tools_and_its_own_status(
     assert result["steps"] == 2
     assert result["text"] == "What I have so far."
     reached = next(event for event in events if event["type"] == "limit/reached")
-    assert [hit["dimension"] for hit in reached["data"]["hits"]] == [named]  # type: ignore[index]
+    assert [hit["dimension"] for hit in reached["data"]["hits"]] == [named]
     requests = [event for event in events if event["type"] == "agent/request"]
-    assert [bool(request["data"].get("tools")) for request in requests] == [True, False]  # type: ignore[attr-defined]
+    assert [bool(request["data"].get("tools")) for request in requests] == [True, False]
+
+
+BOUNDS = [
+    (["--max-turns", "1"], "error_max_turns"),
+    (["--max-cost", "0.5"], "error_max_budget_usd"),
+    (["--max-time", "0.2"], "error_max_wall_clock"),
+]
+SOFT = """
+default_profile = "soft"
+
+[profiles.soft]
+tools = ["workspace.*"]
+limit_mode = "soft"
+"""
+
+
+async def steered_without_calls(
+    daemon: RunningDaemon, flags: list[str], *lines: Mapping[str, object]
+) -> tuple[int | None, dict[str, Any]]:
+    """A run whose first Step has no calls and does not end its Turn: another client's words wait for the next."""
+    slow = {"stream": [{"text": "hm"}, {"text": "..."}], "usage": READ["usage"], "delay_s": 1.0}
+    run = await daemon.start_turn(
+        "run", "go", "--model", daemon.replay(MODEL, slow, *lines), "--json", *flags
+    )
+    assert run.stdout is not None
+    session = str(json.loads(await run.stdout.readline())["session"])
+    steered = await daemon.turn("send", session, "go on", "--now")
+    assert steered.code == 0, steered.stderr
+    stdout, _ = await asyncio.wait_for(run.communicate(), 60)
+    return run.returncode, json.loads(stdout.splitlines()[-1])
+
+
+@pytest.mark.req("BOUND-01", "BOUND-02", "BOUND-03")
+@pytest.mark.parametrize(("flags", "status"), BOUNDS)
+async def test_a_bound_ends_a_turn_without_calls_the_same_way(flags: list[str], status: str) -> None:
+    async with running_daemon() as daemon:
+        code, result = await steered_without_calls(daemon, flags, LAST)
+    assert (code, result["status"], result["reason"]) == (4, status, "completed")
+    assert (result["steps"], result["text"]) == (2, "What I have so far.")
+
+
+@pytest.mark.req("BOUND-01", "BOUND-04")
+@pytest.mark.parametrize("with_calls", [True, False], ids=["with calls", "without calls"])
+@pytest.mark.parametrize(("flags", "status"), BOUNDS)
+async def test_a_soft_bound_pauses_and_continue_goes_on(
+    flags: list[str], status: str, with_calls: bool
+) -> None:
+    more = {"stream": [{"text": "went on"}], "expect": {"tools": True}, "repeat": True}
+    allowance = {"--max-turns": "9", "--max-cost": "90", "--max-time": "9m"}[flags[0]]
+    async with running_daemon(SOFT) as daemon:
+        code: int | None
+        if with_calls:
+            done = await daemon.turn(
+                "run", "go", "--model", daemon.replay(MODEL, READ, more), "--json", *flags
+            )
+            code, result = done.code, done.json_lines[-1]
+        else:
+            code, result = await steered_without_calls(daemon, flags, more)
+        assert (code, result["status"], result["reason"]) == (4, "paused", "interrupted")
+        assert result["steps"] == 1
+        session = str(result["session"])
+        again = await daemon.turn("continue", session, flags[0], allowance)
+        assert again.code == 0, again.stderr
+        await daemon.events(session, lambda e: e.HasField("turn_end") and e.turn == 1)
+        shown = json.loads((await daemon.turn("show", session, "--json")).stdout)
+    # What the other client said still waits when the first Step is done, and gets one of its own.
+    steps = 2 if with_calls else 3
+    assert (shown["status"], shown["steps"], shown["last_reason"]) == ("idle", steps, "completed")
+
+
+@pytest.mark.req("BOUND-04", "BOUND-10")
+async def test_a_soft_doom_loop_pauses_with_the_exit_code_of_a_limit() -> None:
+    async with running_daemon(SOFT) as daemon:
+        done = await daemon.turn("run", "go", "--model", daemon.replay(READ | {"repeat": True}), "--json")
+    assert (done.code, done.json_lines[-1]["status"]) == (4, "paused")
+    assert done.json_lines[-1]["steps"] == 3
 
 
 @pytest.mark.req("BOUND-01", "BOUND-02")

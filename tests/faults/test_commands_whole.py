@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import pytest
 from google.protobuf.message import Message
@@ -29,9 +29,13 @@ from tests.unit.test_standing import (
     turn_that_ended,
 )
 
-from turnd.ports import LogFailed
+from turnd.ports import LogFailed, World
 from turnd.rules.event import Draft
+from turnd.rules.policy import Policy
 from turnd.sessions.commands import Commands
+from turnd.sessions.policies import Policies
+from turnd.sessions.requests import Requests
+from turnd.sessions.surroundings import Surroundings
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import daemon_pb2, event_pb2, sessions_pb2
 from turnd.v1.jsonform import event_to_json
@@ -62,6 +66,8 @@ class Commits(Disk):
 
     fails: Callable[[Commit], bool] = lambda commit: False
     seen: list[Commit] = field(default_factory=list)
+    rules: int = 0
+    """Rules of decisions that are left with the transaction."""
     _requests: frozenset[str] = frozenset()
     _position: int = 0
 
@@ -74,6 +80,7 @@ class Commits(Disk):
         ).fetchall()
         requests = frozenset(name for (name,) in connection.execute("SELECT request_id FROM requests"))
         events = [event_pb2.Event.FromString(blob) for _, blob in rows]
+        ((self.rules,),) = connection.execute("SELECT count(*) FROM policy_rules").fetchall()
         commit = Commit(requests - self._requests, events)
         if self.fails(commit):
             raise sqlite3.OperationalError("disk I/O error")
@@ -233,6 +240,55 @@ async def test_of_a_command_whose_commit_fails_nothing_is_stored_and_it_can_be_s
         first = await asyncio.wait_for(case.run(office.commands, tmp_path), 20)
         assert stored(tmp_path, case.effect) == (1, before[1] + len(case.effect))
         assert await case.run(office.commands, tmp_path) == first
+
+
+@pytest.mark.req("GATE-09")
+async def test_a_rule_is_removed_together_with_the_request_that_asks_for_it(
+    tmp_path: Path, commits: Commits
+) -> None:
+    left: list[tuple[frozenset[str], int]] = []
+    before = [RUNNING, *approval(), decision_for_always()]
+    async with office_over(tmp_path, commits) as office:
+        for payload in before:
+            await office.log.append(Draft("S", payload))
+        policies = Policies(
+            cast(World, None), office.log, Policy, cast(Surroundings, None), Requests(office.log)
+        )
+        removal = daemon_pb2.RemovePolicyRequest(request_id=ID, name="always-1")
+        commits.fails = lambda commit: bool(commit.requests)
+        with pytest.raises(LogFailed):
+            await policies.remove(removal)
+        assert (stored(tmp_path, set()), rules_left(tmp_path)) == ((0, 0), 1)
+
+        def looks(commit: Commit) -> bool:
+            left.append((commit.requests, commits.rules))
+            return False
+
+        commits.fails = looks
+        first = await policies.remove(removal)
+        assert await policies.remove(removal) == first
+        assert (stored(tmp_path, set()), rules_left(tmp_path)) == ((1, 0), 0)
+    assert left == [(frozenset({ID}), 0)]
+
+
+def decision_for_always() -> event_pb2.ApprovalDecided:
+    """What answers the open request, and stores a rule."""
+    return event_pb2.ApprovalDecided(
+        request_id="r",
+        call_id="c",
+        outcome=common.APPROVAL_OUTCOME_APPROVED,
+        scope=common.APPROVAL_SCOPE_ALWAYS,
+        client="me",
+        grant=common.GrantRule(provider="p", tool="t", command=["make test"]),
+        stored=event_pb2.StoredRule(name="always-1", workspace="/w", profile="default", cwd="/w"),
+    )
+
+
+def rules_left(directory: Path) -> int:
+    """How many rules are in the file."""
+    ((count,),) = query(directory, "SELECT count(*) FROM policy_rules")
+    assert isinstance(count, int)
+    return count
 
 
 async def test_each_removal_of_a_gc_is_committed_with_an_answer_that_says_so(
