@@ -413,6 +413,41 @@ async def test_a_tree_with_exclusive_tools_at_each_level_never_deadlocks(tmp_pat
     assert all(frozenset() == o for o in sim.tools.overlaps)
 
 
+@pytest.mark.req("SCHED-10", "SCHED-11")
+async def test_a_call_that_would_wait_for_a_call_above_it_is_refused_at_every_depth(tmp_path: Path) -> None:
+    """The provider that spawns has a call that runs alone: below a spawning call it could never begin."""
+    alone = SimTool(spec("alone"), provider="core")
+    alone.spec.concurrency.safe = False
+    sim = sim_with(alone)
+    sim.profiles["worker"].may_spawn[:] = ["leaf"]
+    path = tmp_path / "leaf.jsonl"
+    waits = {"stream": [{"tool": "alone", "input": {}}]}
+    lines = [waits | {"profile": "leaf"}, text("up", profile="leaf")]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sim.profiles["leaf"] = common.ProfileSnapshot(name="leaf", model=f"replay:{path}", tools=["*"])
+    below = {"tool": "spawn_agent", "input": {"prompt": "p", "profile": "leaf"}}
+    model = transcript(
+        tmp_path,
+        spawns("a"),
+        text("done"),
+        {"stream": [{"tool": "alone", "input": {}}, below], "profile": "worker"},
+        text("up", profile="worker"),
+    )
+    live = await root_of(sim, model)
+    await sim.turn(live)
+    assert sim.log.view(live.session).last_reason == common.TURN_END_REASON_COMPLETED
+    refused = [
+        (event.session, event.tool_result.category)
+        for events in sim.log.events.values()
+        for event in events
+        if event.tool_result.is_error
+    ]
+    (child,) = children_of(sim, live.session)
+    (grandchild,) = children_of(sim, child)
+    conflict = common.TOOL_ERROR_CATEGORY_CONCURRENCY_CONFLICT
+    assert refused == [(child, conflict), (grandchild, conflict)]
+
+
 @pytest.mark.req("BOUND-01", "BOUND-07")
 async def test_a_childs_work_uses_up_its_parents_wall_clock_and_its_waiting_does_not(tmp_path: Path) -> None:
     change = SimTool(spec("change", common.TOOL_KIND_RESOURCE))

@@ -99,8 +99,14 @@ async def office_over(
     disk: Disk,
     tools: Sequence[SimTool] = (),
     lines: Sequence[Mapping[str, object]] = (DONE,),
+    *,
+    begin: bool = True,
+    drain_s: float = 10,
 ) -> AsyncIterator[Office]:
-    """Commands over the log of this directory, with a session S whose model says these lines."""
+    """Commands over the log of this directory, with a session S whose model says these lines.
+
+    Where it is not to `begin`, S is there already.
+    """
     model = transcript(directory, *lines)
     profile = common.ProfileSnapshot(name="default", model=f"replay:{model}", tools=["*"])
     around = Surroundings(
@@ -128,12 +134,13 @@ async def office_over(
             around,
             Requests(log),
         )
-        await log.append(Draft("S", event_pb2.SessionCreated(cwd=str(directory), profile=profile)))
-        await log.append(status("S", common.SESSION_STATUS_IDLE))
+        if begin:
+            await log.append(Draft("S", event_pb2.SessionCreated(cwd=str(directory), profile=profile)))
+            await log.append(status("S", common.SESSION_STATUS_IDLE))
         try:
             yield Office(log, commands, disk, asyncio.Event(), sim)
         finally:
-            await live.drain(10)
+            await live.drain(drain_s)
             await approvals.close()
 
 
