@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.sim.test_compact import MODEL, REFUSED, read, read_of
-from tests.sim.test_corrections import Denies, asked, asking, decide
+from tests.sim.test_corrections import KEYED, Denies, asked, asking, decide
 from tests.sim.test_loop import DONE, GrantingPolicy, calls
 from tests.sim.world import Sim, SimTool, spec, transcript
 
@@ -136,22 +136,48 @@ async def test_the_final_step_is_not_tried_again_when_its_request_is_too_long(tm
     assert sim.of(live, "turn/stopping")[-1].error.category == "context_length_exceeded"
 
 
+@pytest.mark.req("P07", "LOOP-15", "LOOP-07")
+async def test_a_cancel_settles_the_question_that_is_open_and_those_that_wait(tmp_path: Path) -> None:
+    sim = Sim([SimTool(spec("ask", ASKS)), SimTool(spec("change", RESOURCE))])
+    async with asking(sim):
+        stream = calls(("ask", {"name": "open"}), ("ask", {"name": "later"}), ("change", {"name": "c"}))
+        live = await sim.session(transcript(tmp_path, stream, DONE))
+        await sim.send(live, "go")
+        async with asyncio.timeout(10):
+            while not sim.of(live, "interactive/request"):
+                await asyncio.sleep(0)
+        assert len(sim.log.view(live.session).open_requests) == 1
+        assert await live.cancel(common.CANCEL_CAUSE_USER, "me")
+    (answered,) = sim.of(live, "interactive/answered")
+    assert (answered.outcome, answered.client) == (common.ANSWER_OUTCOME_CANCELLED, "me")
+    assert not sim.log.view(live.session).open_requests
+    state = sim.log.state(live.session)
+    assert (state.open_turn, dict(state.calls), dict(state.requests)) == (None, {}, {})
+    assert len(sim.of(live, "tool/result")) == 3
+    assert all(result.is_error for result in sim.of(live, "tool/result"))
+    assert not sim.tools.started
+
+
 @pytest.mark.req("SCHED-11")
 async def test_nothing_is_held_while_a_person_is_waited_for(tmp_path: Path) -> None:
-    """Also not when the person is asked again, since what was approved has changed meanwhile."""
-    change = SimTool(spec("change", RESOURCE))
+    """Locks of keyed calls hold across all sessions, so another one would wait for the person too."""
+    change = SimTool(spec("change", RESOURCE, concurrency=KEYED))
     sim = Sim([change])
     async with asking(sim) as approvals:
-        waiting = await sim.session(transcript(tmp_path, calls(("change", {"name": "slow"})), DONE))
+        waiting = await sim.session(
+            transcript(tmp_path, calls(("change", {"name": "slow", "key": "k"})), DONE)
+        )
         await sim.send(waiting, "go")
         request = await asked(sim, waiting)
         directory = tmp_path / "other"
         directory.mkdir()
-        other = await sim.session(transcript(directory, calls(("change", {"name": "quick"})), DONE))
+        other = await sim.session(
+            transcript(directory, calls(("change", {"name": "quick", "key": "k"})), DONE)
+        )
         await sim.send(other, "go")
         await decide(approvals, other, await asked(sim, other))
         await asyncio.wait_for(other.idle(), 10)
-        assert sim.tools.started == ["quick"], "an exclusive call of the same provider ran meanwhile"
+        assert sim.tools.started == ["quick"], "a call with the same key ran meanwhile"
         await decide(approvals, waiting, request)
         await asyncio.wait_for(waiting.idle(), 10)
         assert sim.tools.started == ["quick", "slow"]

@@ -1,4 +1,4 @@
-"""Bounds of deep trees: what is spent far below, and what each level may still have (BOUND-06, BOUND-07)."""
+"""Deep trees: what is spent far below, what each level may still have, what is left of them (BOUND-06, SUB-05)."""
 
 from __future__ import annotations
 
@@ -305,3 +305,39 @@ async def test_what_policy_denies_is_denied_at_every_depth(tmp_path: Path) -> No
     (result,) = [e.tool_result for e in sim.log.events[grandchild] if e.HasField("tool_result")]
     assert result.category == common.TOOL_ERROR_CATEGORY_DENIED
     assert not sim.tools.started
+
+
+@pytest.mark.req("SUB-05", "S12", "LOOP-07")
+@pytest.mark.parametrize("lost", ["root", "child"])
+async def test_a_cancel_settles_everything_below_a_session_whose_tasks_are_gone(
+    tmp_path: Path, lost: str
+) -> None:
+    work = held_work()
+    sim = three_levels(work)
+    model = transcript(
+        tmp_path,
+        spawns("a"),
+        below("worker"),
+        {"stream": [{"tool": "work", "input": {}}], "profile": "leaf"},
+    )
+    live = await root_of(sim, model)
+    await sim.send(live, "go")
+    await until(lambda: sim.tools.running)
+    (child,) = children_of(sim, live.session)
+    (grandchild,) = children_of(sim, child)
+    without = live if lost == "root" else await sim.live.get(child)
+    # What a root's work still waits for would end with it: only what follows the work is gone there.
+    for task in (without._runner, without._turn, without._work if lost == "child" else None):
+        if task is not None:
+            task.cancel()
+    await until(lambda: without._turn is not None and without._turn.done())
+    assert await asyncio.wait_for(live.cancel(common.CANCEL_CAUSE_USER, "test"), 20)
+    for session in (live.session, child, grandchild):
+        state = sim.log.state(session)
+        assert (state.open_turn, state.open_step) == (None, None)
+        assert not any((state.calls, state.requests, state.children))
+    for session in (child, grandchild):
+        assert sim.log.view(session).status == common.SESSION_STATUS_CANCELLED
+        (result,) = [e.tool_result for e in sim.log.events[session] if e.HasField("tool_result")]
+        assert result.category == common.TOOL_ERROR_CATEGORY_INTERRUPTED
+    assert not sim.tools.running
