@@ -23,6 +23,7 @@ from turnd.configured import (
     loop_settings,
     named_workspaces,
     profiles,
+    raises,
     refuse_unsupported,
 )
 from turnd.hooks import journal
@@ -119,6 +120,7 @@ class App:
             [workspace_provider()],
             self._spool,
             Core(version, self._spool, partial(last_tasks, self._log)),
+            lambda: raises(self._config),
             structlog.get_logger("turnd.tools"),
         )
         self._layers = WorkspaceLayers(

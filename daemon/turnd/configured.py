@@ -16,6 +16,7 @@ from turnd.models.endpoint import DEFAULT_CONTEXT_WINDOW, CompatibleEndpoint
 from turnd.models.keys import EnvironmentKey, FileKey
 from turnd.rules import policy
 from turnd.rules.backoff import RetryPolicy
+from turnd.rules.raised import Raise
 from turnd.rules.risky_options import RiskyTable
 from turnd.v1 import common_pb2 as common
 
@@ -85,6 +86,14 @@ def loop_settings(config: Config, jitter: Callable[[], float]) -> LoopSettings:
     )
 
 
+def raises(config: Config) -> list[Raise]:
+    """What the configuration takes more seriously than providers do."""
+    return [
+        Raise(tools, mutates=raised.kind is not None, risk=raised.risk or common.RISK_UNSPECIFIED)
+        for tools, raised in config.tools.items()
+    ]
+
+
 def changes(before: Config, after: Config) -> list[str]:
     """The sections in which two configurations differ; those that need a restart say so."""
     changed = [
@@ -96,6 +105,7 @@ def changes(before: Config, after: Config) -> list[str]:
             "limits",
             "policy",
             "commands",
+            "tools",
             "hooks",
             "models",
             "prices",

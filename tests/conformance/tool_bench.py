@@ -26,6 +26,7 @@ from turnd.ports import (
     ToolSession,
     ToolSet,
 )
+from turnd.rules.raised import Raise
 from turnd.tools.core import Core
 from turnd.tools.definition import ProviderDefinition, workspace_provider
 from turnd.tools.registry import ToolPaths, ToolRegistry
@@ -161,7 +162,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(base: Path, *providers: ProviderDefinition) -> AsyncIterator[Bench]:
+async def bench(
+    base: Path, *providers: ProviderDefinition, raises: Sequence[Raise] = ()
+) -> AsyncIterator[Bench]:
     """A registry with these providers and core, in directories below `base`."""
     base = base.resolve()
     workspace = base / "w"
@@ -177,6 +180,7 @@ async def bench(base: Path, *providers: ProviderDefinition) -> AsyncIterator[Ben
         providers,
         spool,
         Core("1", spool, no_tasks),
+        lambda: raises,
         structlog.get_logger(),
     )
     await registry.start()

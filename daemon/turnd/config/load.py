@@ -36,6 +36,7 @@ def load(file: Path) -> Config:
         limits=document.limits,
         policy=rules,
         commands=document.commands,
+        tools=document.tools,
         hooks=document.hooks,
         providers=document.providers,
         models=document.models,

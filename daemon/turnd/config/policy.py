@@ -74,6 +74,22 @@ class CommandOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class RaisedTool:
+    """Tools that are taken more seriously than their provider does: upwards only."""
+
+    kind: common.ToolKind.ValueType | None = key(
+        Choice({"resource": common.TOOL_KIND_RESOURCE}),
+        "it changes something, though its provider says that it only reads: it is planned, and asked about",
+        default=None,
+    )
+    risk: common.Risk.ValueType | None = key(
+        Choice({name: risk for name, risk in RISKS.items() if risk > common.RISK_READ_ONLY}),
+        "how much a call can break, where that is more than its provider says",
+        default=None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyEntry:
     """One `[[policy]]` table."""
 

@@ -11,7 +11,7 @@ from turnd.config.extensions import HOOK, PROVIDER, Hook, Provider, check_provid
 from turnd.config.kinds import Flag, Many, Named, Record, Text, key
 from turnd.config.limits import Limits
 from turnd.config.models import MODEL_SERVER, ModelName, ModelServer, Url, server_of
-from turnd.config.policy import CommandOptions, PolicyEntry
+from turnd.config.policy import CommandOptions, PolicyEntry, RaisedTool
 from turnd.config.prices import PRICING, Pricing
 from turnd.config.problems import KeyPath, Problem, Refused, did_you_mean
 from turnd.config.profile import SHIPPED_PROFILE, Profile
@@ -62,6 +62,11 @@ class Document:
         "programs that do more with some of their words than their name says; see policy.md",
         default=Map[str, CommandOptions](),
     )
+    tools: Mapping[str, RaisedTool] = key(
+        Named(Record(RaisedTool)),
+        "tools by provider.tool, also as a glob, that are taken more seriously than their provider does",
+        default=Map[str, RaisedTool](),
+    )
     hooks: tuple[Hook, ...] = key(
         Many(HOOK), "subscribers, in the order in which they are called", default=()
     )
@@ -95,6 +100,11 @@ class Document:
                 problems += self._unknown_server((*path, "fallback", index), model)
         for name in self.prices:
             problems += self._priced(name)
+        problems += [
+            Problem(("tools", name), f'expected provider.tool, also as a glob, found "{name}"')
+            for name in self.tools
+            if "." not in name
+        ]
         problems += [
             Problem(("workspaces", index), f'expected an absolute path, or one from ~ on, found "{named}"')
             for index, named in enumerate(self.workspaces)
@@ -130,6 +140,7 @@ class Config:
     limits: Limits
     policy: tuple[PolicyRule, ...]
     commands: Mapping[str, CommandOptions]
+    tools: Mapping[str, RaisedTool]
     hooks: tuple[Hook, ...]
     providers: Mapping[str, Provider]
     models: Mapping[str, ModelServer]

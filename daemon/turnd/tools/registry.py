@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from turnd.ports import (
     ToolOutcome,
     ToolSession,
 )
+from turnd.rules.raised import Raise
 from turnd.tools import invoke as calls
 from turnd.tools.core import Core
 from turnd.tools.definition import ProviderDefinition
@@ -57,7 +58,7 @@ class ToolPaths:
 
 class ToolRegistry:
     """See `ports.Tools`. The mutable state is the table of providers, one for each name and tree of
-    sessions.
+    sessions. `raises` gives what the configuration in force raises of their tools.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class ToolRegistry:
         providers: Sequence[ProviderDefinition],
         spool: Spool,
         core: Core,
+        raises: Callable[[], Sequence[Raise]],
         log: FilteringBoundLogger,
     ) -> None:
         self._cells = cells
@@ -75,6 +77,7 @@ class ToolRegistry:
         self._spool = spool
         self._providers = tuple(providers)
         self._core = core
+        self._raises = raises
         self._log = log
         self._commands = Commands(cells, self._temporary, paths.home)
         self._running: dict[tuple[str, str], Supervised] = {}
@@ -106,7 +109,7 @@ class ToolRegistry:
             backends += [backend for backend in found if backend is not None]
         if any(names_provider(glob, self._core.registration.name) for glob in session.tools):
             backends.append(self._core.of(session, spawn))
-        return SessionTools(session.tools, backends, partial(self._leave, session, needed))
+        return SessionTools(session.tools, backends, self._raises, partial(self._leave, session, needed))
 
     async def _backend(self, definition: ProviderDefinition, use: Use) -> Backend | None:
         provider = self._supervised(definition, use)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Protocol
 
 from turnd.ports import Invocation, Preview, Tool, ToolFailure, ToolOutcome
+from turnd.rules.raised import Raise, raised
 from turnd.tools.invoke import check_input
 from turnd.tools.registration import Registration
 from turnd.v1 import common_pb2 as common
@@ -27,12 +29,19 @@ class Backend(Protocol):
 
 
 class SessionTools:
-    """See `ports.ToolSet`. The tools are those of the backends that one of the session's globs names."""
+    """See `ports.ToolSet`. The tools are those of the backends that one of the session's globs names, each with
+    what is raised of it now: a change of the configuration holds from the next look at it.
+    """
 
     def __init__(
-        self, globs: Sequence[str], backends: Sequence[Backend], on_close: Callable[[], Awaitable[None]]
+        self,
+        globs: Sequence[str],
+        backends: Sequence[Backend],
+        raises: Callable[[], Sequence[Raise]],
+        on_close: Callable[[], Awaitable[None]],
     ) -> None:
         self._backends: Mapping[str, Backend] = {b.registration.name: b for b in backends}
+        self._raises = raises
         self._on_close = on_close
         self._tools = {
             (registration.name, tool.spec.name): Tool(registration.name, registration.version, tool.spec)
@@ -42,10 +51,14 @@ class SessionTools:
         }
 
     def offered(self) -> tuple[Tool, ...]:
-        return tuple(self._tools.values())
+        return tuple(self._raised(tool) for tool in self._tools.values())
 
     def find(self, provider: str, tool: str) -> Tool | None:
-        return self._tools.get((provider, tool))
+        found = self._tools.get((provider, tool))
+        return None if found is None else self._raised(found)
+
+    def _raised(self, tool: Tool) -> Tool:
+        return replace(tool, spec=raised(tool.provider, tool.spec, self._raises()))
 
     def check_input(self, provider: str, tool: str, data: bytes) -> ToolFailure | None:
         return check_input(self._backends[provider].registration.tools[tool], data)
