@@ -30,7 +30,7 @@ TOGETHER = {
 }
 
 
-@pytest.mark.req("LOG-08", "LOG-20", "GATE-17")
+@pytest.mark.req("LOG-08", "LOG-20", "GATE-17", "A13")
 async def test_what_belongs_together_is_in_one_transaction(memory_path: Path) -> None:
     with watched(EventLog):
         async with started(memory_path) as (log, _):

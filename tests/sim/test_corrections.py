@@ -109,7 +109,7 @@ async def decide(
     return await approvals.decide(asked_for, Answering("", "Decide", b""))
 
 
-@pytest.mark.req("GATE-08", "GATE-16")
+@pytest.mark.req("GATE-08", "GATE-16", "A14")
 async def test_what_runs_is_the_effective_input_and_all_of_it_is_in_the_log(tmp_path: Path) -> None:
     write = SimTool(spec("write", RESOURCE), preview=bound)
     hook = Watches()
@@ -138,7 +138,7 @@ async def test_what_runs_is_the_effective_input_and_all_of_it_is_in_the_log(tmp_
     assert '"other"' in hook.seen[0]
 
 
-@pytest.mark.req("GATE-08")
+@pytest.mark.req("GATE-08", "A14")
 async def test_a_bad_input_is_refused_and_the_request_stays_open(tmp_path: Path) -> None:
     rules = Policy([PolicyRule("secret", "c:1", Match.of(path=["/etc/**"]), common.POLICY_ACTION_DENY)])
     write = SimTool(spec("write", RESOURCE, path_field="name"), preview=bound)

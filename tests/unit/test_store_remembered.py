@@ -50,6 +50,7 @@ def stored(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
     return connection.execute("SELECT name FROM policy_rules").fetchall()
 
 
+@pytest.mark.req("A13")
 async def test_a_rule_is_stored_with_its_decision_and_stays_until_it_is_removed(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
         await waiting(log)

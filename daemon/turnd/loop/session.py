@@ -55,10 +55,10 @@ LOG_RETRY_S = 1.0
 class LiveSession:
     """Owns the Turns of one session.
 
-    The mutable state is: the runner task while there is work and the task that lets go afterwards, the open
-    Turn's task and that of its work, and the working set, which is made when a Turn begins and there is none.
-    Commands write into the log and poke; nothing else reaches into a session. `above` is the meter of the Step that a
-    sub-agent works for.
+    The mutable state is: the runner task while there is work and the task that lets go afterwards, the open Turn's
+    task and that of its work, the lock of whoever opens a Turn, and the working set, which is made when a Turn begins
+    and there is none. Commands write into the log and poke; nothing else reaches into a session. `above` is the meter
+    of the Step that a sub-agent works for.
     """
 
     def __init__(
@@ -76,13 +76,14 @@ class LiveSession:
         self._above = above
         self._runner: asyncio.Task[None] | None = None
         self._turn: asyncio.Task[None] | None = None
-        self._work: asyncio.Task[Ending] | None = None
+        self._work: asyncio.Task[Ending | None] | None = None
         self._run: Run | None = None
         self._arriving: list[event_pb2.Event] | None = None
         self._titling = Titling()
         self._tools: ToolSet | None = None
         self._tools_for: tuple[tuple[str, ...], Mapping[str, str]] = ((), {})
         self._asked = False
+        self._beginning = asyncio.Lock()
         self._opened = asyncio.Event()
         self._rest: asyncio.Task[None] | None = None
         self._letting_go = False
@@ -118,13 +119,15 @@ class LiveSession:
         self, opening: Sequence[Draft], answered: AnsweredRequest | None
     ) -> list[event_pb2.Event]:
         """A command opens a Turn with these events; then it is worked on. Raises Violation, LogFailed."""
-        self._opened.clear()
-        try:
-            events = await self._world.log.append(*opening, answered=answered)
-        except BaseException:
-            self._opened.set()
-            raise
-        self.poke()
+        async with self._beginning:
+            # Before the commit: once the Turn is in the log, a runner that is there may take it up at once.
+            self._opened.clear()
+            try:
+                events = await self._world.log.append(*opening, answered=answered)
+            except BaseException:
+                self._opened.set()
+                raise
+            self.poke()
         return events
 
     async def idle(self) -> None:
@@ -149,8 +152,11 @@ class LiveSession:
 
         Events that come before turn/stopping and the command that is answered are stored with it.
         """
+        async with self._beginning:
+            # A command may have opened the Turn in the log this very moment, and then pokes for its task.
+            pass
         if self.busy and self._world.log.state(self.session).open_turn is not None:
-            # A command has opened the Turn; its task is made as soon as the runner comes to it.
+            # Its task is made as soon as the runner comes to it.
             await self._opened.wait()
         turn = self._turn
         if turn is None or turn.done():
@@ -276,14 +282,17 @@ class LiveSession:
             if run.state.limit is not None:
                 # The session ends with this Turn, and nothing may come after its end.
                 await self._titling.end()
-            await close_turn(run, self._ending(self._work))
+            if (ending := self._ending(self._work)) is not None:
+                await close_turn(run, ending)
         except LogFailed as failure:
             await self._settle_when_the_log_takes_it(failure)
         finally:
             self._opened.set()
 
-    def _ending(self, work: asyncio.Task[Ending]) -> Ending:
-        """How the work ended, as the Turn's end. Raises LogFailed: then nothing can be said yet."""
+    def _ending(self, work: asyncio.Task[Ending | None]) -> Ending | None:
+        """How the work ended, as the Turn's end; None where no Turn was opened. Raises LogFailed: then nothing can be
+        said yet.
+        """
         if work.cancelled():
             # Whoever cancelled has written why, and that stands; this is for a loop that is torn down.
             return Ending(common.TURN_END_REASON_INTERRUPTED)

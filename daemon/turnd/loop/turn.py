@@ -10,6 +10,7 @@ from turnd.loop.outcome import Ending, Limited, NextStep, StepOutcome, failed
 from turnd.loop.run import LimitFired, Run, StepFailed
 from turnd.loop.step import run_final_step, run_step
 from turnd.rules.bounds import instruction
+from turnd.rules.state import Violation
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import event_pb2, sessions_pb2
 
@@ -17,16 +18,32 @@ Prepare = Callable[[Run], Awaitable[None]]
 """Makes model and tools ready and fires session-start; raises StepFailed where the Turn cannot have a Step."""
 
 
-async def resolve_turn(run: Run, message: sessions_pb2.QueuedMessage | None, prepare: Prepare) -> Ending:
-    """Opens a Turn with a queued message and works until it is done, stopped or at a limit.
+async def resolve_turn(
+    run: Run, message: sessions_pb2.QueuedMessage | None, prepare: Prepare
+) -> Ending | None:
+    """Opens a Turn with a queued message and works until it is done, stopped or at a limit; None where there was
+    nothing to open any more.
 
     Without a message a command has opened it. Leaves the Turn open: `settle.close_turn` ends it, whatever this returns
     or raises, cancelled or not.
     """
-    if message is not None:
-        await _open_turn(run, message)
+    if message is not None and not await _is_opened(run, message):
+        return None
     run.doom = run.doom.restarted()
     return await _resolve(run, prepare)
+
+
+async def _is_opened(run: Run, message: sessions_pb2.QueuedMessage) -> bool:
+    """Opens the Turn, unless a command was faster: where it opened one, that is worked on and the message waits; where
+    it took the message out, nothing is open.
+    """
+    try:
+        await _open_turn(run, message)
+    except Violation:
+        waits = any(queued.message_id == message.message_id for queued in run.view.queue)
+        if run.state.open_turn is None and waits:
+            raise
+    return run.state.open_turn is not None
 
 
 async def _open_turn(run: Run, message: sessions_pb2.QueuedMessage) -> None:

@@ -66,9 +66,13 @@ class GoingOn:
         """Goes on after a Turn that was cut off. Raises CommandRefused where the last Turn had nothing left to do."""
         reason = self._log.view(live.session).last_reason
         if not lifecycle.can_resume(reason):
-            how = enum_text(common.TurnEndReason, reason) if reason else "never begun"
+            how = (
+                f"the last turn is {enum_text(common.TurnEndReason, reason)}"
+                if reason
+                else "no turn has ended yet"
+            )
             raise not_now(
-                f"there is nothing to resume: the last turn is {how}; only one that was interrupted, aborted, or "
+                f"there is nothing to resume: {how}; only one that was interrupted, aborted, or "
                 "ended by an error or at the output limit can be resumed. Send a message instead"
             )
         text = RESUMED.format(reason=enum_text(common.TurnEndReason, reason))

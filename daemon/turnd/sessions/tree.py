@@ -266,12 +266,18 @@ class Tree:
         queued = event_pb2.InboxQueued(
             message_id=self._ids.message(), blocks=[prompt], delivery=common.DELIVERY_NEXT_TURN
         )
-        await self._log.append(
-            Draft(parent, started),
-            Draft(session, created),
-            Draft(session, event_pb2.SessionStatusChanged(status=common.SESSION_STATUS_IDLE)),
-            Draft(session, queued),
-        )
+        try:
+            await self._log.append(
+                Draft(parent, started),
+                Draft(session, created),
+                Draft(session, event_pb2.SessionStatusChanged(status=common.SESSION_STATUS_IDLE)),
+                Draft(session, queued),
+            )
+        except Violation:
+            state = self._log.state(parent)
+            if state.stopping is None and request.call_id in state.calls:
+                raise
+            raise ChildRefused("no sub-agent is started any more: the turn is being stopped") from None
 
     async def _stop(self, parent: str, child: _Child) -> None:
         """Ends a running child with all below it; returns when its parent's log has child/ended."""
@@ -280,7 +286,8 @@ class Tree:
         if child.live is not None:
             await child.live.end(child.stopped)
         await asyncio.wait({child.life})
-        if not child.life.cancelled() and (fault := child.life.exception()) is not None:
+        fault = None if child.life.cancelled() else child.life.exception()
+        if fault is not None and not isinstance(fault, ChildRefused):
             log.error("a sub-agent could not be ended", session=child.session, error=str(fault))
 
     def _cause(self, parent: str) -> common.CancelCause.ValueType:
