@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sim.test_corrections import asking
 from tests.sim.test_subagents import (
     PRICES,
     WORKS,
@@ -341,3 +342,39 @@ async def test_a_cancel_settles_everything_below_a_session_whose_tasks_are_gone(
         (result,) = [e.tool_result for e in sim.log.events[session] if e.HasField("tool_result")]
         assert result.category == common.TOOL_ERROR_CATEGORY_INTERRUPTED
     assert not sim.tools.running
+
+
+@pytest.mark.req("GATE-17")
+async def test_a_question_of_a_grandchild_is_shown_and_settled_at_the_root(tmp_path: Path) -> None:
+    sim = three_levels(SimTool(spec("ask", common.TOOL_KIND_INTERACTIVE)))
+    model = transcript(
+        tmp_path,
+        spawns("a"),
+        text("done"),
+        below("worker"),
+        text("up", profile="worker"),
+        {"stream": [{"tool": "ask", "input": {"question": "which?"}}], "profile": "leaf"},
+        text("leaf", profile="leaf"),
+    )
+    async with asking(sim):
+        live = await root_of(sim, model, max_depth=2)
+        await sim.send(live, "go")
+        await until(lambda: sim.log.view(live.session).open_requests)
+        (shown,) = sim.log.view(live.session).open_requests.values()
+        (child,) = children_of(sim, live.session)
+        (grandchild,) = children_of(sim, child)
+        assert (shown.session, list(shown.path)) == (grandchild, [child, grandchild])
+        assert shown.interactive.tool == "ask"
+        answered = event_pb2.InteractiveAnswered(
+            request_id=shown.interactive.request_id,
+            call_id=shown.interactive.call_id,
+            outcome=common.ANSWER_OUTCOME_ANSWERED,
+            client="me",
+            output=b'{"answer": "that"}',
+        )
+        await sim.log.append(Draft(grandchild, answered))
+        await asyncio.wait_for(live.idle(), 20)
+    states = [e.state for e in sim.of(live, "child/attention")]
+    assert states == [event_pb2.ATTENTION_STATE_OPEN, event_pb2.ATTENTION_STATE_SETTLED]
+    assert sim.of(live, "child/attention")[1].answered.client == "me"
+    assert not sim.log.view(live.session).open_requests

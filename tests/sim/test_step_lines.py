@@ -13,8 +13,10 @@ from tests.sim.test_corrections import KEYED, Denies, asked, asking, decide
 from tests.sim.test_loop import DONE, GrantingPolicy, calls
 from tests.sim.world import Sim, SimTool, spec, transcript
 
-from turnd.ports import ToolOutcome
+from turnd.ports import Invocation, Preview, ToolFailure, ToolOutcome
+from turnd.rules.event import Draft
 from turnd.v1 import common_pb2 as common
+from turnd.v1 import event_pb2
 
 RESOURCE, READS, ASKS = common.TOOL_KIND_RESOURCE, common.TOOL_KIND_DATA_SOURCE, common.TOOL_KIND_INTERACTIVE
 SAFE = common.ConcurrencySpec(safe=True)
@@ -181,3 +183,47 @@ async def test_nothing_is_held_while_a_person_is_waited_for(tmp_path: Path) -> N
         await decide(approvals, waiting, request)
         await asyncio.wait_for(waiting.idle(), 10)
         assert sim.tools.started == ["quick", "slow"]
+
+
+@pytest.mark.req("SCHED-07", "P01")
+async def test_a_file_has_one_key_however_it_is_written(tmp_path: Path) -> None:
+    by_path = common.ConcurrencySpec(
+        safe=True, key_fields=[common.KeyField(name="path", type=common.KEY_FIELD_TYPE_PATH)]
+    )
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "f").write_text("x")
+    (tmp_path / "link").symlink_to("f")
+    (tmp_path / "linked").symlink_to("sub/..")
+    same = ["f", "./f", "sub/../f", "link", "linked/f", str(tmp_path / "f"), "//" + str(tmp_path / "f")]
+    sim = Sim([SimTool(spec("put", RESOURCE, concurrency=by_path))], policy=GrantingPolicy({"put"}))
+    stream = calls(*(("put", {"name": str(i), "path": path}) for i, path in enumerate([*same, "other"])))
+    profile = common.ProfileSnapshot(
+        name="default", model=f"replay:{transcript(tmp_path, stream, DONE)}", tools=["*"]
+    )
+    created = event_pb2.SessionCreated(cwd=str(tmp_path), workspace=str(tmp_path), profile=profile)
+    await sim.log.append(Draft("S", created))
+    live = await sim.live.get("S")
+    await sim.turn(live)
+    assert sorted(sim.tools.started) == [str(number) for number in range(len(same) + 1)]
+    other = str(len(same))
+    assert all(other in pair for pair in sim.tools.overlaps), sim.tools.overlaps
+    assert [name for name in sim.tools.started if name != other] == [str(i) for i in range(len(same))]
+
+
+@pytest.mark.req("A07", "GATE-15", "GATE-16")
+async def test_drift_in_an_unattended_session_asks_nobody(tmp_path: Path) -> None:
+    granted = {"put"}
+
+    def drifts(call: Invocation) -> ToolFailure:
+        granted.clear()
+        return ToolFailure(common.TOOL_ERROR_CATEGORY_PRECONDITION_FAILED, "it has changed")
+
+    bound = (common.Precondition(target="f", state="1"),)
+    put = SimTool(spec("put", RESOURCE), answer=drifts, preview=lambda _: Preview("", bound))
+    sim = Sim([put], policy=GrantingPolicy(granted))
+    live = await sim.session(transcript(tmp_path, calls(("put", {"name": "p"})), DONE), unattended=True)
+    await sim.turn(live)
+    (result,) = sim.of(live, "tool/result")
+    assert result.category == common.TOOL_ERROR_CATEGORY_DENIED
+    assert "nobody is there" in result.content.decode()
+    assert not sim.of(live, "approval/request")
