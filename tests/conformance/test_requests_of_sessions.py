@@ -157,7 +157,8 @@ async def test_a_request_that_nobody_sees_expires_and_is_nobodys_denial() -> Non
         made = await daemon.client.create_session(
             str(daemon.workspace),
             model=daemon.replay(
-                writes("a.txt"), DONE | {"expect": {"last_contains": "nobody decided in time"}}
+                writes("a.txt"),
+                DONE | {"expect": {"last_contains": "nobody decided in time, so it did not run"}},
             ),
         )
         await daemon.client.send_message(made.id, "go")
