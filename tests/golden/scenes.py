@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tests.sim.test_corrections import asked, asking, bound, decide
 from tests.sim.world import MemoryLog, Sim, SimLayers, SimTool, spec, transcript
 from tests.unit.session_log import brief
 
@@ -158,6 +159,26 @@ async def drift(theatre: Theatre) -> list[event_pb2.Event]:
     outcomes = iter([changed, ToolOutcome(b'"written"')])
     tool = SimTool(spec("write", RESOURCE), answer=lambda call: next(outcomes))
     return await one_turn(await stage(theatre, calls(("write", "w")), DONE, tools=[tool]))
+
+
+@scene
+async def a_corrected_input(theatre: Theatre) -> list[event_pb2.Event]:
+    """The second of two equal requests resolves with the rule that the first decision leaves for the session."""
+    sim = Sim([SimTool(spec("write", RESOURCE), preview=bound)])
+    async with asking(sim) as approvals:
+        asks = calls(("write", "first"), ("write", "second"), ("write", "second"))
+        live = await sim.session(transcript(theatre.directory, asks, DONE))
+        theatre.lives.append(live)
+        await sim.send(live, "go")
+        requests = [await asked(sim, live, count) for count in (1, 2, 3)]
+        first, second = (
+            next(r for r in requests if json.loads(r.item.input)["name"] == name)
+            for name in ("first", "second")
+        )
+        await decide(approvals, live, first, {"name": "other"})
+        await decide(approvals, live, second, scope=common.APPROVAL_SCOPE_SESSION)
+        await live.idle()
+    return sim.log.events[live.session]
 
 
 @scene
