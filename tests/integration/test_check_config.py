@@ -31,6 +31,26 @@ MISTAKES = {
         "action",
     ),
     "a provider that would be ignored": ('[providers.mine]\ncommand = ["mine"]\n', 1, "providers.mine"),
+    "a profile that is not there": ('\n\ndefault_profile = "nobody"\n', 3, "default_profile"),
+    "a table twice": ("[profiles.a]\nmax_turns = 1\n[profiles.a]\nmax_turns = 2\n", 3, "twice"),
+    "rules that contradict each other": (
+        '[[policy]]\nname = "a"\nmatch = { tool = "t" }\naction = "allow"\n\n'
+        '[[policy]]\nname = "b"\nmatch = { tool = "t" }\naction = "deny"\n',
+        6,
+        "policy rules 'a'",
+    ),
+    "a pattern that is none": (
+        '\n[[policy]]\nname = "a"\nmatch = { command = ["git ("] }\naction = "allow"\n',
+        2,
+        "match.command",
+    ),
+    "a server that nobody can talk to": ('[models.x]\nkind = "anthropic"\n', 2, "models.x.kind"),
+    "a key from where nobody looks": (
+        '[models.x]\nkind = "openai-compatible"\nbase_url = "http://127.0.0.1:1/v1"\n'
+        'api_key = { keyring = "k" }\n',
+        4,
+        "models.x.api_key",
+    ),
 }
 
 
@@ -79,6 +99,18 @@ def test_a_mistake_is_named_with_file_line_and_key(tmp_path: Path, mistake: str)
     error = json.loads(check_config(tmp_path, "--json").stdout)["error"]
     assert error["code"] == "CONFIGURATION"
     assert any(f"{file}:{line}" in problem for problem in error["details"]["problems"])
+
+
+def test_a_warning_is_no_mistake(tmp_path: Path) -> None:
+    file = configured(tmp_path, '\n[[policy]]\nname = "all"\nmatch = {}\naction = "deny"\n')
+    done = check_config(tmp_path)
+    assert (done.returncode, done.stdout.strip()) == (0, f"{file} is fine")
+    assert f"{file}:2: policy" in done.stderr
+    assert "empty match" in done.stderr
+    done = check_config(tmp_path, "--json")
+    (warning,) = json.loads(done.stdout)["warnings"]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert warning.startswith(f"{file}:2: policy")
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:

@@ -161,3 +161,28 @@ async def test_after_a_pause_the_queue_waits_for_a_person(tmp_path: Path) -> Non
     await asyncio.wait_for(live.idle(), 20)
     view = sim.log.view(live.session)
     assert (view.status, view.turns, len(view.queue)) == (common.SESSION_STATUS_IDLE, 3, 0)
+
+
+async def test_who_sends_something_as_a_turn_ends_is_the_person_that_the_queue_waits_for(
+    tmp_path: Path,
+) -> None:
+    """The end is in the log already, and the session's runner has not come to it yet."""
+    sim = Sim()
+    live = await sim.session(transcript(tmp_path, FAILS, DONE))
+    sending: list[asyncio.Task[None]] = []
+
+    def committed(events: Sequence[event_pb2.Event]) -> None:
+        if not sending and any(event.HasField("turn_end") for event in events):
+            assert live.busy
+            sending.append(asyncio.create_task(sim.send(live, "second")))
+
+    sim.log.subscribers.append(committed)
+    await sim.turn(live, "first")
+    await asyncio.wait_for(sending[0], 20)
+    await asyncio.wait_for(live.idle(), 20)
+    view = sim.log.view(live.session)
+    assert (view.turns, len(view.queue)) == (2, 0)
+    assert [end.reason for end in sim.of(live, "turn/end")] == [
+        common.TURN_END_REASON_ERROR,
+        common.TURN_END_REASON_COMPLETED,
+    ]

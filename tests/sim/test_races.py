@@ -93,8 +93,9 @@ async def test_a_message_is_taken_out_of_the_queue_as_its_turn_begins(tmp_path: 
 
 @pytest.mark.req("LOOP-07", "LOOP-11")
 @pytest.mark.parametrize("ticks", TICKS)
+@pytest.mark.parametrize("resumes", [1, 2])
 async def test_a_turn_that_is_being_opened_is_cancelled(
-    tmp_path: Path, ticks: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ticks: int, resumes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit of what opens it is there before whoever asked for it goes on."""
     sim, live = await aborted(tmp_path)
@@ -107,10 +108,12 @@ async def test_a_turn_that_is_being_opened_is_cancelled(
         return events
 
     monkeypatch.setattr(sim.log, "append", slow)
-    resuming = asyncio.create_task(GoingOn(sim.log, sim.live.tree).resume(live, RUNNING, "test", None))
+    going_on = GoingOn(sim.log, sim.live.tree)
+    resuming = [asyncio.create_task(going_on.resume(live, RUNNING, "test", None)) for _ in range(resumes)]
     await passed(ticks)
     cancelled = await asyncio.wait_for(live.cancel(common.CANCEL_CAUSE_USER, "test"), 10)
-    await asyncio.wait_for(resuming, 10)
+    outcomes = await asyncio.wait_for(asyncio.gather(*resuming, return_exceptions=True), 10)
+    assert outcomes.count(None) == 1
     await asyncio.wait_for(live.idle(), 10)
     last = sim.of(live, "turn/end")[-1].reason
     assert last == (common.TURN_END_REASON_ABORTED if cancelled else common.TURN_END_REASON_COMPLETED)

@@ -53,7 +53,7 @@ async def test_a_terminal_call_ends_the_turn_before_any_limit_is_looked_at(
     sim = Sim([SimTool(report), SimTool(spec("read"))], policy=GrantingPolicy({"report"}))
     bounds = common.Bounds(max_turns=1) if limited_by == "turns" else common.Bounds()
     again = [("read", {})] * (3 if limited_by == "doom loop" else 0)
-    model = transcript(tmp_path, calls(*again, ("report", {})), DONE)
+    model = transcript(tmp_path, calls(("report", {}), *again), DONE)
     live = await sim.session(model, bounds=bounds)
     await sim.turn(live)
     view = sim.log.view(live.session)

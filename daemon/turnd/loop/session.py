@@ -12,6 +12,7 @@ from google.protobuf.message import Message as Payload
 from turnd.loop.breakers import Breakers
 from turnd.loop.ledger import unpriced
 from turnd.loop.meter import Meter
+from turnd.loop.openings import Opening, Openings
 from turnd.loop.outcome import Ending, failed
 from turnd.loop.run import Run, StepFailed
 from turnd.loop.settings import LoopSettings
@@ -56,7 +57,7 @@ class LiveSession:
     """Owns the Turns of one session.
 
     The mutable state is: the runner task while there is work and the task that lets go afterwards, the open Turn's
-    task and that of its work, the lock of whoever opens a Turn, and the working set, which is made when a Turn begins
+    task and that of its work, the Turns that are being opened, and the working set, which is made when a Turn begins
     and there is none. Commands write into the log and poke; nothing else reaches into a session. `above` is the meter
     of the Step that a sub-agent works for.
     """
@@ -83,8 +84,9 @@ class LiveSession:
         self._tools: ToolSet | None = None
         self._tools_for: tuple[tuple[str, ...], Mapping[str, str]] = ((), {})
         self._asked = False
-        self._beginning = asyncio.Lock()
-        self._opened = asyncio.Event()
+        self._openings = Openings()
+        self._begun: Opening | None = None
+        self._opening: Opening | None = None
         self._rest: asyncio.Task[None] | None = None
         self._letting_go = False
         self._closing = False
@@ -119,16 +121,23 @@ class LiveSession:
         self, opening: Sequence[Draft], answered: AnsweredRequest | None
     ) -> list[event_pb2.Event]:
         """A command opens a Turn with these events; then it is worked on. Raises Violation, LogFailed."""
-        async with self._beginning:
-            # Before the commit: once the Turn is in the log, a runner that is there may take it up at once.
-            self._opened.clear()
-            try:
-                events = await self._world.log.append(*opening, answered=answered)
-            except BaseException:
-                self._opened.set()
-                raise
-            self.poke()
+        begun = self._openings.begin()
+        try:
+            events = await self._world.log.append(*opening, answered=answered)
+        except BaseException:
+            begun.over()
+            raise
+        self._begun = begun
+        self.poke()
+        if not self.busy:
+            self._begun_is_over()
         return events
+
+    def _begun_is_over(self) -> None:
+        """The runner has come to the Turn that a command has begun, or never will: the session is stopped or closed."""
+        if self._begun is not None:
+            self._begun.over()
+            self._begun = None
 
     async def idle(self) -> None:
         """Waits until no Turn is open and none is about to start; no time-out, a Turn may take as long as it does."""
@@ -152,17 +161,11 @@ class LiveSession:
 
         Events that come before turn/stopping and the command that is answered are stored with it.
         """
-        async with self._beginning:
-            # A command may have opened the Turn in the log this very moment, and then pokes for its task.
-            pass
-        if self.busy and self._world.log.state(self.session).open_turn is not None:
-            # Its task is made as soon as the runner comes to it.
-            await self._opened.wait()
+        # A Turn that is just being opened cannot be stopped before it is in the log, and has a task.
+        await self._openings.over()
         turn = self._turn
         if turn is None or turn.done():
             return await self._settle_lost_turn(cause, client, before, answered)
-        # A Turn that is just being opened cannot be stopped before it is in the log; opening takes one commit.
-        await self._opened.wait()
         stopped = await stop_for_cancel(self._world, self.session, cause, client, before, answered)
         if stopped and self._work is not None:
             self._work.cancel()
@@ -247,6 +250,12 @@ class LiveSession:
         self._letting_go = False
 
     async def _run_turns(self) -> None:
+        try:
+            await self._turn_after_turn()
+        finally:
+            self._begun_is_over()
+
+    async def _turn_after_turn(self) -> None:
         waits = False
         while not self._stopped and not self._closing:
             view, state = self._world.log.view(self.session), self._world.log.state(self.session)
@@ -255,9 +264,13 @@ class LiveSession:
                 return
             message = None if opened else view.queue[0]
             self._asked = False
-            self._opened.clear()
+            self._opening = self._openings.begin()
+            self._begun_is_over()
             self._turn = asyncio.create_task(self._one_turn(message), name=f"turn of {self.session}")
-            await asyncio.wait({self._turn})
+            try:
+                await asyncio.wait({self._turn})
+            finally:
+                self._opening_is_over()
             if not self._turn.cancelled() and (fault := self._turn.exception()) is not None:
                 log.error("a turn could not be opened or closed", session=self.session, exc_info=fault)
                 return
@@ -285,9 +298,12 @@ class LiveSession:
             if (ending := self._ending(self._work)) is not None:
                 await close_turn(run, ending)
         except LogFailed as failure:
+            self._opening_is_over()
             await self._settle_when_the_log_takes_it(failure)
-        finally:
-            self._opened.set()
+
+    def _opening_is_over(self) -> None:
+        if self._opening is not None:
+            self._opening.over()
 
     def _ending(self, work: asyncio.Task[Ending | None]) -> Ending | None:
         """How the work ended, as the Turn's end; None where no Turn was opened. Raises LogFailed: then nothing can be
@@ -359,7 +375,7 @@ class LiveSession:
 
     async def _prepare(self, run: Run) -> None:
         """Before the first Step of a Turn: model and tools are there, session-start has fired once (LOOP-06)."""
-        self._opened.set()
+        self._opening_is_over()
         view = run.view
         try:
             model = self._world.models.open(view.profile.model)
