@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,35 @@ async def test_a_turn_that_is_being_opened_is_cancelled(
     last = sim.of(live, "turn/end")[-1].reason
     assert last == (common.TURN_END_REASON_ABORTED if cancelled else common.TURN_END_REASON_COMPLETED)
     assert sim.log.state(live.session).open_turn is None
+
+
+@pytest.mark.req("LOOP-07", "LOOP-14")
+@pytest.mark.parametrize("ticks", TICKS)
+@pytest.mark.parametrize("first", ["close", "resume"])
+async def test_a_session_is_closed_as_a_turn_is_opened(
+    tmp_path: Path, ticks: int, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim, live = await aborted(tmp_path)
+    append = sim.log.append
+
+    async def slow(*drafts: Draft, **more: Any) -> list[event_pb2.Event]:
+        events = await append(*drafts, **more)
+        await passed(3)
+        return events
+
+    monkeypatch.setattr(sim.log, "append", slow)
+    doing = {
+        "close": partial(live.close, common.SESSION_STATUS_CANCELLED, "test"),
+        "resume": partial(GoingOn(sim.log, sim.live.tree).resume, live, RUNNING, "test", None),
+    }
+    begun = [asyncio.create_task(doing.pop(first)())]
+    await passed(ticks)
+    begun += [asyncio.create_task(act()) for act in doing.values()]
+    outcomes = await asyncio.wait_for(asyncio.gather(*begun, return_exceptions=True), 10)
+    assert all(outcome is None or isinstance(outcome, CommandRefused) for outcome in outcomes), outcomes
+    await asyncio.wait_for(live.idle(), 10)
+    state = sim.log.state(live.session)
+    assert (state.ended, state.open_turn) == (True, None)
 
 
 @pytest.mark.req("SUB-05", "LOOP-07")

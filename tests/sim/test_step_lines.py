@@ -185,6 +185,31 @@ async def test_nothing_is_held_while_a_person_is_waited_for(tmp_path: Path) -> N
         assert sim.tools.started == ["quick", "slow"]
 
 
+@pytest.mark.req("SCHED-11", "GATE-03")
+async def test_a_call_that_waits_for_a_person_takes_no_place_under_the_ceiling(tmp_path: Path) -> None:
+    sim = Sim(
+        [
+            SimTool(spec("change", RESOURCE, concurrency=SAFE)),
+            SimTool(spec("quick", RESOURCE, concurrency=SAFE)),
+        ],
+        policy=GrantingPolicy({"quick"}),
+        calls_in_flight=1,
+    )
+    async with asking(sim) as approvals:
+        live = await sim.session(
+            transcript(tmp_path, calls(("change", {"name": "slow"}), ("quick", {"name": "quick"})), DONE)
+        )
+        await sim.send(live, "go")
+        request = await asked(sim, live)
+        async with asyncio.timeout(10):
+            while not sim.of(live, "tool/result"):
+                await asyncio.sleep(0)
+        assert sim.tools.started == ["quick"]
+        await decide(approvals, live, request)
+        await asyncio.wait_for(live.idle(), 10)
+        assert sim.tools.started == ["quick", "slow"]
+
+
 @pytest.mark.req("SCHED-07", "P01")
 async def test_a_file_has_one_key_however_it_is_written(tmp_path: Path) -> None:
     by_path = common.ConcurrencySpec(

@@ -121,6 +121,8 @@ class LiveSession:
         self, opening: Sequence[Draft], answered: AnsweredRequest | None
     ) -> list[event_pb2.Event]:
         """A command opens a Turn with these events; then it is worked on. Raises Violation, LogFailed."""
+        if self._stopped or self._closing:
+            raise Violation("turn/start while the session is being ended")
         begun = self._openings.begin()
         try:
             events = await self._world.log.append(*opening, answered=answered)
@@ -182,7 +184,9 @@ class LiveSession:
         """Closes a Turn whose task is gone, so that nothing stays running for ever. False where none is open."""
         if self._world.log.state(self.session).open_turn is None:
             return False
-        log.error("a turn has lost its task; it is closed", session=self.session)
+        if not (self._stopped or self._closing):
+            # One that a command has begun just before the session is ended never gets a task.
+            log.error("a turn has lost its task; it is closed", session=self.session)
         await self._titling.end()
         await stop_for_cancel(self._world, self.session, cause, client, before, answered)
         await settle_stopped_turn(self._world, self._children, self.session)
