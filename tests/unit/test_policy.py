@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from immutables import Map
 
 from turnd.rules import policy
+from turnd.rules.commands import Found
 from turnd.rules.policy import Layer, Match, Policy, PolicyCall, PolicyConflict, PolicyError, PolicyRule
 from turnd.v1 import common_pb2 as common
 from turnd.v1 import provider_pb2
@@ -363,3 +365,31 @@ def test_policy_agrees_with_the_rules_of_the_design_read_literally(
         best = [each for each in matching if not any(beats(other, each) for other in matching)]
         spoken += [each.action for each in best]
     assert Policy(rules).evaluate(WRITE_FILE).action == max(spoken, default=ASK)
+
+
+@pytest.mark.req("GATE-14")
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("make x; make y", "PATH looks for make at /ws/bin/make, where tools of a session can put a program"),
+        ("git status | make", "PATH looks for make at /ws/bin/make"),
+        ("echo $(make)", "a line that is not understood"),
+        ("git status", ""),
+        ("echo x", ""),
+    ],
+)
+def test_why_no_rule_covers_a_command_is_said(command: str, said: str) -> None:
+    found = Map({"make": Found("/ws/bin/make", writable=True), "git": Found("/usr/bin/git", writable=False)})
+    call = PolicyCall(
+        provider="workspace",
+        tool="run_command",
+        kind=common.TOOL_KIND_RESOURCE,
+        risk=common.RISK_HIGH,
+        input=b"{}",
+        command=command,
+        programs=found,
+    )
+    rule = PolicyRule("make", "c:1", Match.of(command=["make *"]), common.POLICY_ACTION_ALLOW)
+    reason = Policy([rule]).evaluate(call).reason
+    assert said in reason
+    assert reason.count("PATH looks for") == said.count("PATH looks for")

@@ -248,10 +248,10 @@ class Policy:
 
     def _evaluate(self, call: PolicyCall, grants: Iterable[common.GrantRule]) -> Verdict:
         _check_call(call)
-        parts, problem = _parts(call)
+        parts, hint = _parts(call)
         spoken = [rule for layer in Layer if (rule := self._of_layer(layer, call, parts)) is not None]
         strictest = max(spoken, key=lambda rule: rule.action, default=None)
-        verdict = _default(call, problem) if strictest is None else _by_rule(strictest, call)
+        verdict = _default(call, hint) if strictest is None else _by_rule(strictest, call)
         if verdict.action != common.POLICY_ACTION_ASK:
             return verdict
         if call.kind != common.TOOL_KIND_RESOURCE:
@@ -403,25 +403,36 @@ def _by_rule(rule: PolicyRule, call: PolicyCall) -> Verdict:
 
 
 def _parts(call: PolicyCall) -> tuple[Sequence[Program | None], str]:
-    """What is evaluated by itself, and why a command line is not understood."""
+    """What is evaluated by itself, and why no rule that allows commands may have matched the line, in a sentence."""
     if call.command is None:
         return (None,), ""
     line = understood(call.command)
-    return (line.programs, "") if line.programs else ((None,), line.problem)
+    if not line.programs:
+        return (
+            None,
+        ), f" No rule that allows commands matches a line that is not understood: {line.problem}."
+    return line.programs, "".join(dict.fromkeys(_placed(program, call) for program in line.programs))
 
 
-def _default(call: PolicyCall, problem: str) -> Verdict:
+def _placed(program: Program, call: PolicyCall) -> str:
+    """What keeps a pattern with a bare name from covering a program, where that is its place."""
+    found = None if program.builtin else call.programs.get(program.name)
+    if found is None or not found.writable:
+        return ""
+    where = found.path or "a relative entry"
+    return (
+        f" PATH looks for {program.name} at {where}, where tools of a session can put a program of their own: only a "
+        "pattern with that path allows it."
+    )
+
+
+def _default(call: PolicyCall, hint: str) -> Verdict:
     low_risk_of_core = call.provider == CORE and call.risk == common.RISK_LOW
     asks = call.kind == common.TOOL_KIND_RESOURCE and not low_risk_of_core
     return Verdict(
         common.POLICY_ACTION_ASK if asks else common.POLICY_ACTION_ALLOW,
         common.DecidedBy(kind=common.DECIDED_BY_KIND_DEFAULT),
-        f"No policy rule matches {call.full_name}; the default is {'ask' if asks else 'allow'}."
-        + (
-            f" No rule that allows commands matches a line that is not understood: {problem}."
-            if problem
-            else ""
-        ),
+        f"No policy rule matches {call.full_name}; the default is {'ask' if asks else 'allow'}.{hint}",
     )
 
 
