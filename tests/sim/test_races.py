@@ -121,6 +121,35 @@ async def test_a_turn_that_is_being_opened_is_cancelled(
     assert sim.log.state(live.session).open_turn is None
 
 
+@pytest.mark.req("LOOP-07", "LOOP-11")
+async def test_a_turn_that_was_taken_up_before_its_command_went_on_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim = Sim([SimTool(spec("read"), hold=True)])
+    live = await sim.session(lines_of(tmp_path, READS, READS, DONE))
+    await sim.send(live, "first")
+    await sim.tools.until_running(1)
+    assert await live.cancel(common.CANCEL_CAUSE_USER, "test")
+    await asyncio.wait_for(live.idle(), 10)
+    append, commanded = sim.log.append, asyncio.Event()
+
+    async def slow(*drafts: Draft, **more: Any) -> list[event_pb2.Event]:
+        events = await append(*drafts, **more)
+        if any(isinstance(draft.payload, event_pb2.TurnStart) for draft in drafts):
+            await commanded.wait()
+        return events
+
+    monkeypatch.setattr(sim.log, "append", slow)
+    resuming = asyncio.create_task(GoingOn(sim.log, sim.live.tree).resume(live, RUNNING, "test", None))
+    await until(lambda: sim.log.state(live.session).open_turn is not None)
+    live.poke()
+    await asyncio.wait_for(sim.tools.until_running(1), 10)
+    commanded.set()
+    await asyncio.wait_for(resuming, 10)
+    assert await asyncio.wait_for(live.cancel(common.CANCEL_CAUSE_USER, "test"), 10)
+    assert not sim.tools.running
+
+
 @pytest.mark.req("LOOP-07", "LOOP-14")
 @pytest.mark.parametrize("ticks", TICKS)
 @pytest.mark.parametrize("first", ["close", "resume"])

@@ -12,7 +12,6 @@ from google.protobuf.message import Message as Payload
 from turnd.loop.breakers import Breakers
 from turnd.loop.ledger import unpriced
 from turnd.loop.meter import Meter
-from turnd.loop.openings import Opening, Openings
 from turnd.loop.outcome import Ending, failed
 from turnd.loop.run import Run, StepFailed
 from turnd.loop.settings import LoopSettings
@@ -57,9 +56,9 @@ class LiveSession:
     """Owns the Turns of one session.
 
     The mutable state is: the runner task while there is work and the task that lets go afterwards, the open Turn's
-    task and that of its work, the Turns that are being opened, and the working set, which is made when a Turn begins
-    and there is none. Commands write into the log and poke; nothing else reaches into a session. `above` is the meter
-    of the Step that a sub-agent works for.
+    task and that of its work, how many commands are opening a Turn, and the working set, which is made when a Turn
+    begins and there is none. Commands write into the log and poke; nothing else reaches into a session. `above` is the
+    meter of the Step that a sub-agent works for.
     """
 
     def __init__(
@@ -84,9 +83,9 @@ class LiveSession:
         self._tools: ToolSet | None = None
         self._tools_for: tuple[tuple[str, ...], Mapping[str, str]] = ((), {})
         self._asked = False
-        self._openings = Openings()
-        self._begun: Opening | None = None
-        self._opening: Opening | None = None
+        self._beginning = 0
+        self._taken_up = asyncio.Event()
+        self._opened = asyncio.Event()
         self._rest: asyncio.Task[None] | None = None
         self._letting_go = False
         self._closing = False
@@ -116,6 +115,7 @@ class LiveSession:
             self._asked = True
         if not self.busy and not self._stopped:
             self._runner = asyncio.create_task(self._run_queue(), name=f"session {self.session}")
+            self._runner.add_done_callback(lambda _: self._look_again())
 
     async def begin(
         self, opening: Sequence[Draft], answered: AnsweredRequest | None
@@ -123,23 +123,14 @@ class LiveSession:
         """A command opens a Turn with these events; then it is worked on. Raises Violation, LogFailed."""
         if self._stopped or self._closing:
             raise Violation("turn/start while the session is being ended")
-        begun = self._openings.begin()
+        self._beginning += 1
         try:
             events = await self._world.log.append(*opening, answered=answered)
-        except BaseException:
-            begun.over()
-            raise
-        self._begun = begun
-        self.poke()
-        if not self.busy:
-            self._begun_is_over()
+            self.poke()
+        finally:
+            self._beginning -= 1
+            self._look_again()
         return events
-
-    def _begun_is_over(self) -> None:
-        """The runner has come to the Turn that a command has begun, or never will: the session is stopped or closed."""
-        if self._begun is not None:
-            self._begun.over()
-            self._begun = None
 
     async def idle(self) -> None:
         """Waits until no Turn is open and none is about to start; no time-out, a Turn may take as long as it does."""
@@ -163,16 +154,30 @@ class LiveSession:
 
         Events that come before turn/stopping and the command that is answered are stored with it.
         """
-        # A Turn that is just being opened cannot be stopped before it is in the log, and has a task.
-        await self._openings.over()
+        await self._until_taken_up()
         turn = self._turn
         if turn is None or turn.done():
             return await self._settle_lost_turn(cause, client, before, answered)
+        # A Turn that is just being opened cannot be stopped before it is in the log; opening takes one commit.
+        await self._opened.wait()
         stopped = await stop_for_cancel(self._world, self.session, cause, client, before, answered)
         if stopped and self._work is not None:
             self._work.cancel()
         await asyncio.wait({turn})
         return True
+
+    async def _until_taken_up(self) -> None:
+        """Waits while a Turn is in the log that has no task yet, and somebody is there who will see to that."""
+        while self._world.log.state(self.session).open_turn is not None:
+            working = self._turn is not None and not self._turn.done()
+            if working or not (self.busy or self._beginning):
+                return
+            await self._taken_up.wait()
+
+    def _look_again(self) -> None:
+        """Whoever waits for a Turn's task: there is one, or somebody who could have made it has gone."""
+        taken_up, self._taken_up = self._taken_up, asyncio.Event()
+        taken_up.set()
 
     async def _settle_lost_turn(
         self,
@@ -254,12 +259,6 @@ class LiveSession:
         self._letting_go = False
 
     async def _run_turns(self) -> None:
-        try:
-            await self._turn_after_turn()
-        finally:
-            self._begun_is_over()
-
-    async def _turn_after_turn(self) -> None:
         waits = False
         while not self._stopped and not self._closing:
             view, state = self._world.log.view(self.session), self._world.log.state(self.session)
@@ -268,13 +267,11 @@ class LiveSession:
                 return
             message = None if opened else view.queue[0]
             self._asked = False
-            self._opening = self._openings.begin()
-            self._begun_is_over()
+            self._opened.clear()
             self._turn = asyncio.create_task(self._one_turn(message), name=f"turn of {self.session}")
-            try:
-                await asyncio.wait({self._turn})
-            finally:
-                self._opening_is_over()
+            self._turn.add_done_callback(lambda _: self._opened.set())
+            self._look_again()
+            await asyncio.wait({self._turn})
             if not self._turn.cancelled() and (fault := self._turn.exception()) is not None:
                 log.error("a turn could not be opened or closed", session=self.session, exc_info=fault)
                 return
@@ -302,12 +299,8 @@ class LiveSession:
             if (ending := self._ending(self._work)) is not None:
                 await close_turn(run, ending)
         except LogFailed as failure:
-            self._opening_is_over()
+            self._opened.set()
             await self._settle_when_the_log_takes_it(failure)
-
-    def _opening_is_over(self) -> None:
-        if self._opening is not None:
-            self._opening.over()
 
     def _ending(self, work: asyncio.Task[Ending | None]) -> Ending | None:
         """How the work ended, as the Turn's end; None where no Turn was opened. Raises LogFailed: then nothing can be
@@ -379,7 +372,7 @@ class LiveSession:
 
     async def _prepare(self, run: Run) -> None:
         """Before the first Step of a Turn: model and tools are there, session-start has fired once (LOOP-06)."""
-        self._opening_is_over()
+        self._opened.set()
         view = run.view
         try:
             model = self._world.models.open(view.profile.model)
