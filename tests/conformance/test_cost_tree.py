@@ -33,15 +33,14 @@ def costs(usd: float) -> dict[str, object]:
 async def test_four_children_that_each_want_more_than_is_left_stay_within_the_overshoot() -> None:
     spawn = [{"tool": "spawn_agent", "input": {"prompt": name}} for name in "abcd"]
     final = {"stream": [{"text": "final"}], "expect": {"tools": False}}
-    # Long enough for the four to be under way together; however they fall, the sums below hold.
-    work = {"stream": [{"tool": "list_dir", "input": {"path": "."}}], "delay_s": 1.0, "profile": "default"}
+    # Each child goes on until it is stopped, and says the same in its final Step; however they fall, the sums hold.
+    work = {"stream": [{"tool": "list_dir", "input": {"path": "."}}], "delay_s": 1.0, "repeat": True}
     async with running_daemon(CONFIG) as daemon:
         model = daemon.replay(
             PRICES,
             {"stream": spawn, **costs(PARENT)},
             final | costs(FINAL),
-            work | costs(CHILD),
-            final | {"profile": "default"} | costs(FINAL),
+            work | {"profile": "default"} | costs(CHILD),
         )
         done = await daemon.turn("run", "go", "--model", model, "--json", "--max-cost", str(BUDGET))
         assert done.code == 4, done.stderr
@@ -58,11 +57,11 @@ async def test_four_children_that_each_want_more_than_is_left_stay_within_the_ov
     rows = {row["session"]: nano(row["cost_usd"]) for row in cost["rows"]}
     assert rows.keys() == {root, *statuses}
     assert rows[root] == nano(PARENT + FINAL)
-    assert all(nano(FINAL) <= rows[child] <= nano(CHILD + FINAL) for child in statuses)
     total = sum(rows.values())
     assert total == nano(cost["total_cost_usd"]) == sum(nano(row["cost_usd"]) for row in by_step["rows"])
     assert total == nano(done.json_lines[-1]["cost_usd"])
-    assert nano(BUDGET) <= total <= nano(PARENT + 4 * CHILD + 5 * FINAL)
+    in_flight, last = 4 * CHILD, 4 * CHILD + FINAL
+    assert nano(BUDGET) <= total < nano(BUDGET + in_flight + last)
 
 
 def nano(usd: float) -> int:
