@@ -37,7 +37,12 @@ def test_keys_sockets_and_what_is_not_named_are_left_out(name: str) -> None:
 def test_path_locale_and_tool_chains_are_kept() -> None:
     given = {"PATH": "/a:/b", "LC_ALL": "de_DE.UTF-8", "VIRTUAL_ENV": "/v", "TZ": "UTC", "JAVA_HOME": "/j"}
     assert allowed(given) == given
-    assert for_commands(given) == {"LANG": "C.UTF-8", **given}
+    assert for_commands(given) == {"LANG": "C.UTF-8", "GIT_EDITOR": ":", **given}
+
+
+@pytest.mark.req("TOOL-11", "GATE-14")
+def test_git_starts_no_editor_whatever_the_client_has() -> None:
+    assert for_commands({"GIT_EDITOR": "vi", "EDITOR": "vi", "VISUAL": "vi"})["GIT_EDITOR"] == ":"
 
 
 def test_values_that_no_program_could_use_are_left_out() -> None:

@@ -81,24 +81,29 @@ def _git() -> Mapping[str, Risky]:
     plain = (
         *("add", "annotate", "apply", "blame", "branch", "cat-file", "check-attr", "check-ignore"),
         "checkout",
-        *("checkout-index", "cherry", "clean", "commit", "commit-tree", "count-objects", "describe", "diff"),
+        *("checkout-index", "cherry", "clean", "count-objects", "describe", "diff"),
         *("diff-files", "diff-index", "diff-tree", "for-each-ref", "fsck", "gc", "hash-object"),
         *("init", "log"),
         *("ls-files", "ls-tree", "merge-base", "merge-tree", "mv", "name-rev", "notes", "range-diff"),
         "reflog",
         *("reset", "restore", "rev-list", "rev-parse", "rm", "shortlog", "show", "show-branch", "show-ref"),
-        *("stash", "status", "switch", "symbolic-ref", "tag", "update-index", "update-ref", "var"),
-        *("verify-commit", "verify-tag", "version", "whatchanged", "worktree", "write-tree"),
+        *("stash", "status", "switch", "symbolic-ref", "update-index", "update-ref", "var"),
+        *("version", "whatchanged", "worktree", "write-tree"),
     )
-    merging = Risky(short="s", long=("--strategy",), valued="mXF")
+    signing = ("--gpg-sign",)
+    merging = Risky(short="sS", long=("--strategy", *signing), valued="mXF")
     remote = Risky(words=("*::*",))
     return Map(
         {
             **dict.fromkeys(plain, NOTHING),
             **dict.fromkeys(("merge", "cherry-pick", "revert"), merging),
-            **dict.fromkeys(("fetch", "push", "ls-remote", "remote"), remote),
-            "pull": Risky(short="s", long=("--strategy",), words=("*::*",)),
-            "archive": Risky(short="o", long=("--remote",)),
+            **dict.fromkeys(("fetch", "ls-remote", "remote"), remote),
+            "push": Risky(long=("--signed",), words=("*::*",)),
+            "pull": Risky(short="sS", long=("--strategy", *signing), words=("*::*",)),
+            "commit": Risky(short="S", long=signing, valued="mFcCtu"),
+            "commit-tree": Risky(short="S", long=signing, valued="mFp"),
+            "tag": Risky(short="suv", long=("--sign", "--local-user", "--verify"), valued="mFn"),
+            "archive": Risky(short="o", long=("--remote", "--format")),
             "clone": Risky(short="cu", long=("--config",), words=("*::*",)),
             "format-patch": Risky(short="o"),
             "grep": Risky(short="O", valued="ABCefm"),
@@ -170,12 +175,19 @@ SHIPPED: Final[Mapping[str, Risky]] = Map(
                 *("--config-env", "--exec-path", "--git-dir", "--work-tree", "--output"),
                 "--output-directory",
                 *("--upload-pack", "--receive-pack", "--exec", "--ext-diff", "--textconv", "--filters"),
-                *("--open-files-in-pager", "--extcmd", "--template", "--paginate"),
+                *("--open-files-in-pager", "--extcmd", "--template", "--paginate", "--help"),
+                "--show-signature",
+            ),
+            # Formats and keys to sort by for which it runs gpg.
+            words=(
+                *("*%G*", "*%+G*", "*%-G*", "*% G*", "*(signature*"),
+                *("--sort=*signature*", "signature*", "-signature*"),
             ),
             early="cCp",
             valued="SGLnUlMBCX",
             subcommands=_git(),
         ),
+        "kubectl": Risky(long=("--kubeconfig",)),
         "find": Risky(words=("-exec", "-execdir", "-ok", "-okdir", "-delete", "-fprint*", "-fls")),
         "sort": Risky(
             short="oT", long=("--output", "--compress-program", "--temporary-directory"), valued="kSt"
