@@ -188,6 +188,24 @@ def test_a_program_that_tools_could_have_written_needs_a_pattern_with_its_path()
         ("git push --signed", "git push origin"),
         ("git archive --format=x HEAD", "git archive HEAD"),
         ("kubectl --kubeconfig=x", "kubectl get"),
+        ("kubectl exec x", "kubectl get x"),
+        ("uv run x", "uv lock"),
+        ("poetry run x", "poetry show"),
+        ("bundle exec x", "bundle list"),
+        ("pnpm dlx x", "pnpm list"),
+        ("npm exec x", "npm test"),
+        ("docker run x", "docker ps"),
+        ("go vet -vettool=x", "go vet"),
+        ("go build -toolexec x", "go build -v"),
+        ("go run x", "go list"),
+        ("cargo --config x", "cargo check"),
+        ("rustc -Clinker=x y", "rustc y"),
+        ("pip --python x list", "pip list"),
+        ("gh pr view --web", "gh pr view"),
+        ("pandoc -F x y", "pandoc y"),
+        ("pylint --init-hook=x", "pylint x"),
+        ("cmake -E env x", "cmake -S x"),
+        ("coverage run x", "coverage report"),
         ("find . -exec rm x", "find . -name x"),
         ("find . -fprintf x y", "find . -print"),
         ("find . -delete", "find . -type f"),
@@ -233,7 +251,7 @@ def test_a_wildcard_never_stands_for_what_runs_or_writes(risky: str, harmless: s
         *("unshare", "nsenter", "parallel", "busybox", "flock", "watch", "strace", "ssh", "script"),
         *("at", "awk"),
         *("sed", "perl", "python", "python3", "python3.11", "/usr/bin/python3", "dc", "m4", "ed"),
-        *("vim", "bash", "sh"),
+        *("vim", "bash", "sh", "npx", "uvx", "ccache", "java", "convert"),
     ],
 )
 def test_wrappers_and_interpreters_are_never_matched_by_a_wildcard(program: str) -> None:
@@ -241,6 +259,15 @@ def test_wrappers_and_interpreters_are_never_matched_by_a_wildcard(program: str)
     assert not allowed(f"{program} -q x", f"{program} -q *")
     assert not allowed(f"{program} -q x", "* -q x")
     assert allowed(f"{program} -q x", f"{program} -q x")
+
+
+@pytest.mark.req("GATE-14")
+def test_behind_a_word_that_runs_another_program_every_word_must_be_spelled_out() -> None:
+    assert not allowed("uv run pytest -x", "uv run *")
+    assert not allowed("uv run pytest -x", "uv * pytest -x")
+    assert not allowed("uv r* pytest", "uv *")
+    assert allowed("uv run pytest -x", "uv run pytest -x")
+    assert allowed("docker logs -f x", "docker logs *")
 
 
 def test_an_interpreter_may_take_any_arguments_for_a_script_that_is_spelled_out() -> None:

@@ -154,6 +154,8 @@ def _risky_words(program: Program, ground: Ground) -> frozenset[int]:
     operands = 0
     for index, word in enumerate(program.words[1:], 1):
         text = word.text
+        if text in risky.runs or (word.glob and any(_overlap(one, text) for one in risky.runs)):
+            return frozenset({*found, *range(index, count)})
         bundle = text[1:] if text[:1] == "-" and text[:2] != "--" else ""
         if risky.bundled and index == 1 and text[:1] != "-":
             bundle = text

@@ -39,6 +39,8 @@ class Risky:
     """Those that a wildcard may stand for, with what is risky of each beside the program's own."""
     early: str = ""
     """As `short`, before the subcommand only."""
+    runs: tuple[str, ...] = ()
+    """Words behind which everything is for another program, or code: what follows must be spelled out, as they must."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,19 @@ _WRAPPERS: Final = (
     *("firejail", "proot", "fakeroot", "catchsegv", "socat", "nc", "ncat", "tmux", "screen", "expect"),
     "entr",
     *("unbuffer", "rlwrap", "hyperfine", "chpst", "softlimit", "choom", "uclampset", "ldd", "fzf", "ld.so"),
+    *("npx", "pnpx", "bunx", "uvx", "pipx", "watchexec", "nodemon", "ccache", "distcc", "sccache", "chronic"),
+    *(
+        "nix-shell",
+        "sshpass",
+        "mosh",
+        "ansible",
+        "ansible-playbook",
+        "dumb-init",
+        "tini",
+        "dotenv",
+        "foreman",
+    ),
+    *("honcho", "tox", "nox"),
     *("ld-linux-x86-64.so", "ld-linux-aarch64.so", "ld-linux.so", "ld-musl-x86_64.so", "ld-musl-aarch64.so"),
 )
 """What runs its arguments, or what stands on its input."""
@@ -152,12 +167,54 @@ _CODE: Final = (
     *("tclsh", "wish", "osascript", "openssl", "gpg", "mail", "mailx", "mutt", "ftp", "lftp"),
     *("telnet", "nmap"),
     *("deno", "bun", "wget", "aria2c", "bsdtar", "cpio"),
+    *("ipython", "jupyter", "java", "groovy", "scala", "kotlin", "convert", "magick", "mogrify", "identify"),
+    *("composite", "montage", "exiftool"),
 )
 """What takes code, or files with code, as an argument or from options without number."""
 _INTERPRETERS: Final = (
     *("perl", "ruby", "node", "nodejs", "lua", "luajit", "php", "bash", "sh", "dash", "zsh", "ksh", "mksh"),
     *("fish", "csh", "tcsh", "ash", "rbash"),
 )
+
+_CONTAINERS: Final = Risky(runs=("run", "exec", "create", "build", "buildx", "compose", "plugin"))
+_VERSIONS: Final = Risky(runs=("exec", "x", "run"))
+_RUNNERS: Final[Mapping[str, Risky]] = Map(
+    {
+        **dict.fromkeys(("docker", "podman", "nerdctl"), _CONTAINERS),
+        **dict.fromkeys(("poetry", "pdm", "hatch", "pipenv", "conda", "mamba", "bundle", "mix"), _VERSIONS),
+        **dict.fromkeys(("direnv", "asdf", "mise", "pyenv", "rbenv", "nodenv", "rustup"), _VERSIONS),
+        **dict.fromkeys(
+            ("npm", "pnpm", "yarn"), Risky(runs=("exec", "x", "dlx"), words=("--script-shell*",))
+        ),
+        "uv": Risky(runs=("run", "tool", "x"), long=("--python",)),
+        "pip": Risky(long=("--python",)),
+        "coverage": Risky(runs=("run",), long=("--rcfile",)),
+        "pre-commit": Risky(runs=("run", "try-repo")),
+        "cargo": Risky(long=("--config",), runs=("rustc", "rustdoc")),
+        "rustc": Risky(short="C", long=("--codegen",), words=("@*",)),
+        "rustdoc": Risky(short="C", long=("--codegen", "--test-runtool", "--test-builder", "--runtool")),
+        "go": Risky(
+            runs=("run", "generate", "tool"),
+            words=(*("-toolexec*", "-vettool*", "-exec*"), *("--toolexec*", "--vettool*", "--exec*")),
+        ),
+        "dotnet": Risky(runs=("run", "exec", "tool")),
+        "cmake": Risky(runs=("-E", "-P"), words=("-P*",)),
+        "kubectl": Risky(
+            long=("--kubeconfig",), runs=("exec", "run", "debug", "cp", "edit", "attach", "plugin")
+        ),
+        "helm": Risky(long=("--post-renderer", "--kubeconfig"), runs=("plugin",)),
+        "gh": Risky(short="w", long=("--web",), runs=("alias", "extension", "ext", "browse", "codespace")),
+        "pylint": Risky(long=("--init-hook", "--load-plugins", "--rcfile")),
+        "mypy": Risky(long=("--python-executable", "--config-file")),
+        "pandoc": Risky(
+            short="FLdo", long=("--filter", "--lua-filter", "--pdf-engine", "--defaults", "--output")
+        ),
+        "cloc": Risky(long=("--extract-with", "--config", "--out", "--report-file", "--diff-alignment")),
+        "delta": Risky(long=("--pager",)),
+        "xmllint": Risky(long=("--shell", "--output")),
+    }
+)
+"""What has another program's words behind some of its own, or options that name one."""
 
 SHIPPED: Final[Mapping[str, Risky]] = Map(
     {
@@ -187,7 +244,7 @@ SHIPPED: Final[Mapping[str, Risky]] = Map(
             valued="SGLnUlMBCX",
             subcommands=_git(),
         ),
-        "kubectl": Risky(long=("--kubeconfig",)),
+        **_RUNNERS,
         "find": Risky(words=("-exec", "-execdir", "-ok", "-okdir", "-delete", "-fprint*", "-fls")),
         "sort": Risky(
             short="oT", long=("--output", "--compress-program", "--temporary-directory"), valued="kSt"
